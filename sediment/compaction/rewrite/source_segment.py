@@ -18,7 +18,7 @@ from sediment.compaction.config import CompactionConfig
 from sediment.compaction.kernels.scan_chunk import scan_chunk
 from sediment.compaction.rewrite.verdicts import ByteArray
 from sediment.segment_io.compiled.status import BAD_LENGTH, CUT_MISSED, DONE, LEGACY_MET
-from sediment.segment_io.errors import CorruptBatchError, SedimentError
+from sediment.segment_io.errors import CorruptBatchError, CorruptIndexError, SedimentError
 from sediment.segment_io.format.names import Attempt, PartSegment, SegmentFileKind, segment_file_name
 from sediment.segment_io.format.transaction_index import AbortedTxn, parse_transaction_index
 from sediment.segment_io.fs import Fs
@@ -135,6 +135,12 @@ class SourceSegment:
         if not self._segment.transaction_index_bytes:
             return ()
         path = self.path.with_name(segment_file_name(self._segment.base_offset, SegmentFileKind.TRANSACTION_INDEX))
+        if self._segment.has_endless_transaction_index:
+            raise CorruptIndexError(
+                "the transaction index has more entries than the log has batches",
+                path=str(path),
+                advice="run `sediment recover`, which rebuilds it",
+            )
         return parse_transaction_index(self._fs.read_bytes(path), path=str(path)).transactions()
 
     def remove(self, parts: Iterable[PartSegment]) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sediment.segment_io.errors import CorruptDataError, NotALogDirectoryError
+from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, TRANSACTION_ENTRY_BYTES
 from sediment.segment_io.format.names import (
     CLEANED_SUFFIX,
     SWAP_SUFFIX,
@@ -22,6 +23,8 @@ from sediment.segment_io.format.names import (
 from sediment.segment_io.fs import FileEntry, Fs
 
 _INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, SegmentFileKind.TRANSACTION_INDEX)
+
+_MARKERS_LOST = 1 << 16  # of a log whose end is lost; so a small file is always read
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,12 @@ class SegmentRef:
     time_index_bytes: int | None
     transaction_index_bytes: int | None
     mtime_ns: int
+
+    @property
+    def has_endless_transaction_index(self) -> bool:
+        """True if the index has far more entries than the log can have markers; such an index is not read."""
+        markers = self.log_bytes // BATCH_HEADER_BYTES + _MARKERS_LOST
+        return (self.transaction_index_bytes or 0) // TRANSACTION_ENTRY_BYTES > markers
 
 
 @dataclass(frozen=True, slots=True)

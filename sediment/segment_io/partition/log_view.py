@@ -308,6 +308,8 @@ class _Opening:
         }
 
     def _aborted_in(self, segment: SegmentRef) -> tuple[AbortedTxn, ...] | None:
+        if segment.has_endless_transaction_index:
+            return None
         path = self._path(segment, SegmentFileKind.TRANSACTION_INDEX)
         try:
             found = parse_transaction_index(self.fs.read_bytes(path), path=str(path)).transactions()

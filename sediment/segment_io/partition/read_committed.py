@@ -174,6 +174,8 @@ def _indexed(source: Source, segments: Sequence[LiveSegment], fs: Fs) -> list[Ab
     """Return every indexed aborted transaction; None if an index is corrupt (the caller then replays the whole log)."""
     found: list[AbortedTxn] = []
     for segment in segments:
+        if segment.ref.has_endless_transaction_index:
+            return None
         path = segment.path(source.directory, SegmentFileKind.TRANSACTION_INDEX)
         try:
             entries = parse_transaction_index(fs.read_bytes(path), path=str(path)).transactions()

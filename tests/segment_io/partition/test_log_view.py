@@ -326,6 +326,12 @@ def test_a_transaction_that_ends_where_it_begins_is_damage(tmp_path):
     assert view_of(tmp_path).aborted == expected
 
 
+def test_a_sparse_transaction_index_that_no_log_could_need_is_rebuilt_unread(tmp_path):
+    expected = aborted_log(tmp_path)
+    os.truncate(index_file(tmp_path, 2, ".txnindex"), (1 << 31) - 1)
+    assert view_of(tmp_path).aborted == expected
+
+
 def test_an_incomplete_transaction_index_entry_is_ignored(tmp_path):
     expected = aborted_log(tmp_path)
     path = index_file(tmp_path, 4, ".txnindex")

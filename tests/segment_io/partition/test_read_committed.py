@@ -1,5 +1,7 @@
 """Committed ranges, compared with a plain scan of all batches and with Kafka's own results."""
 
+import os
+
 import pytest
 
 from sediment.segment_io.errors import CorruptBatchError
@@ -135,6 +137,12 @@ def test_an_abort_that_is_not_indexed_yet_counts(partition):
 def test_a_damaged_transaction_index_is_replaced_by_a_replay(partition):
     write_snapshot(partition, 8)
     (partition / f"{0:020d}.txnindex").write_bytes(bytes([1]) * 34)
+    assert committed_offsets(partition) == [3, 4, 6]
+
+
+def test_a_sparse_transaction_index_that_no_log_could_need_is_replaced_by_a_replay(partition):
+    write_snapshot(partition, 8)
+    os.truncate(partition / f"{0:020d}.txnindex", (1 << 31) - 1)
     assert committed_offsets(partition) == [3, 4, 6]
 
 

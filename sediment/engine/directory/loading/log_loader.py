@@ -253,6 +253,8 @@ def _why_recover(state: LoadState, segment: LoadingSegment) -> str | None:
     if segment.ref.offset_index_bytes is None:
         return "the segment had no offset index"
     path = state.path(segment, SegmentFileKind.TRANSACTION_INDEX)
+    if segment.ref.has_endless_transaction_index:
+        return "the transaction index has more entries than the log has batches"
     if segment.ref.transaction_index_bytes:
         try:
             index = parse_transaction_index(state.fs.read_bytes(path), path=str(path))

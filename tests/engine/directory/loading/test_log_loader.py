@@ -1,6 +1,7 @@
 """Loading a partition: Kafka's scenarios, Kafka's own results, and an interruption at every step."""
 
 import errno
+import os
 import random
 import shutil
 import struct
@@ -314,6 +315,15 @@ def test_a_transaction_index_that_ends_below_its_base_is_rebuilt(tmp_path):
     log = load(tmp_path, clean=True)
     assert path_of(tmp_path, 10, ".txnindex").read_bytes() == b""
     assert log.aborted == ()
+
+
+def test_a_sparse_transaction_index_that_no_log_could_need_is_rebuilt_unread(tmp_path):
+    write_segment(tmp_path, 0, [record(0)])
+    path = path_of(tmp_path, 0, ".txnindex")
+    path.touch()
+    os.truncate(path, (1 << 31) - 1)
+    assert load(tmp_path, clean=True).aborted == ()
+    assert path.read_bytes() == b""
 
 
 def test_preallocated_indexes_are_trimmed_to_their_entries(tmp_path):
