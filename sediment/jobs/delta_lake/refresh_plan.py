@@ -14,14 +14,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from sediment.engine.directory.leader_epochs import epoch_for_offset
 from sediment.segment_io.format.checkpoints import EpochEntry
+from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.tables.log_marks import LogMark, LogMatch, RecordMark
 
 LATEST = "latest"
 AS_OF = "as-of"
+
+_Kind = TypeVar("_Kind")
 
 _FORMAT = 1
 _MARK = "sediment.snapshot"
@@ -70,22 +73,45 @@ def _partition_json(progress: PartitionProgress) -> dict[str, Any]:
 
 
 def _parse_partition(fields: Mapping[str, Any]) -> PartitionProgress:
-    given = dict(fields)
-    record = given.pop("record", None)
+    record = fields.get("record")
     mark = LogMark(
-        given.pop("topic_id"), given.pop("directory", None), None if record is None else RecordMark(**record)
+        _of(str, fields["topic_id"], or_none=True),
+        _of(str, fields.get("directory"), or_none=True),
+        None if record is None else RecordMark(_number(record["offset"]), _number(record["crc"])),
     )
-    return PartitionProgress(mark=mark, **given)
+    epoch = fields["leader_epoch"]
+    return PartitionProgress(
+        next_offset=_number(fields["next_offset"]),
+        log_start_offset=_number(fields["log_start_offset"]),
+        mark=mark,
+        leader_epoch=None if epoch is None else _number(epoch),
+        now_ms=_number(fields["now_ms"]),
+    )
+
+
+def _of(kind: type[_Kind], value: Any, *, or_none: bool = False) -> _Kind:
+    if type(value) is not kind and not (or_none and value is None):
+        raise TypeError(value)
+    return cast("_Kind", value)
+
+
+def _number(value: Any) -> int:
+    if not 0 <= _of(int, value) <= INT64_MAX:
+        raise ValueError(value)
+    return int(value)
 
 
 def parse_progress(text: str | None) -> RefreshProgress | None:
-    """Return the progress in a commit's metadata; None if the metadata contains no progress."""
+    """Return the progress in a commit's metadata; None if the metadata contains no progress.
+
+    Any program may write such metadata, so every type and range is checked.
+    """
     try:
         found: dict[str, Any] = json.loads(text or "null")
-        if found.pop(_MARK) != _FORMAT:
+        if found[_MARK] != _FORMAT or found["kind"] not in (LATEST, AS_OF):
             return None
-        partitions = {name: _parse_partition(fields) for name, fields in found.pop("partitions").items()}
-        return RefreshProgress(partitions=partitions, **found)
+        partitions = {name: _parse_partition(fields) for name, fields in found["partitions"].items()}
+        return RefreshProgress(found["kind"], _of(str, found["run_id"]), _number(found["sequence"]), partitions)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 

@@ -37,6 +37,7 @@ _TXN_VERSION = "spark.databricks.delta.write.txnVersion"
 _LIKELY_COMMITS = 10
 _RESTORE = "RESTORE"  # the operation in the commit of RESTORE TABLE
 _STATISTICS_PROPERTY = "delta.dataSkippingStatsColumns"
+_NOT_KEY = ("offset", "timestamp", "timestampType", "headers", "value")
 _STATISTICS = "partition,offset,timestamp"  # statistics of headers, keys and values would not let Delta skip files
 _WRITE_SETTINGS = {
     # Keys and most values differ from row to row, so dictionary encoding costs time and saves no space.
@@ -183,7 +184,7 @@ class SnapshotTable:
             & (f.col("t.key") == f.col("s.key"))
         )
         is_tombstone = f.col("s.value").isNull()
-        is_other = f.struct("t.offset", "t.timestamp", "t.value") != f.struct("s.offset", "s.timestamp", "s.value")
+        is_other = f.struct(*(f"t.{name}" for name in _NOT_KEY)) != f.struct(*(f"s.{name}" for name in _NOT_KEY))
         merge = (
             self._table()
             .alias("t")

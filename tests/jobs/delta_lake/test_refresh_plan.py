@@ -160,3 +160,27 @@ def test_progress_survives_the_commits_metadata(mark, fields):
 )
 def test_unrelated_metadata_is_not_read_as_progress(text):
     assert parse_progress(text) is None
+
+
+ODD = [None, True, -1, 1.5, "x", [], {}, 1 << 63]
+
+
+@pytest.mark.parametrize("name", ["kind", "run_id", "sequence", "partitions", "topic_id", "next_offset", "now_ms"])
+@pytest.mark.parametrize("odd", ODD, ids=repr)
+def test_metadata_of_other_types_is_not_read_as_progress(name, odd):
+    mark = LogMark(None, "1-2", RecordMark(3, 4))
+    given = RefreshProgress(LATEST, "run", 7, {"t-0": PartitionProgress(5, 0, mark, 1, NOW_MS)})
+    found = json.loads(progress_json(given))
+    (found if name in found else found["partitions"]["t-0"])[name] = odd
+    parsed = parse_progress(json.dumps(found))
+    is_right = {"run_id": odd == "x", "partitions": odd == {}, "topic_id": odd in (None, "x")}.get(name, False)
+    assert (parsed is not None) is is_right
+
+
+@pytest.mark.parametrize("odd", [*ODD, {"offset": 1}, {"offset": "1", "crc": 1}, {"offset": 1, "crc": True}], ids=repr)
+def test_a_mark_of_other_types_is_not_read_as_progress(odd):
+    mark = LogMark(None, "1-2", RecordMark(3, 4))
+    given = RefreshProgress(LATEST, "run", 7, {"t-0": PartitionProgress(5, 0, mark, 1, NOW_MS)})
+    found = json.loads(progress_json(given))
+    found["partitions"]["t-0"]["record"] = odd
+    assert (parse_progress(json.dumps(found)) is None) is (odd is not None)

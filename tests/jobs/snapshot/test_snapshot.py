@@ -105,6 +105,19 @@ def test_a_new_table_holds_the_latest_value_of_each_key_of_each_partition(spark,
     ]
 
 
+def test_a_refresh_corrects_headers_and_timestamp_types(spark, log_dir, to):
+    from delta.tables import DeltaTable
+
+    write_random_log(log_dir / "t-0", 40, LogShape(batches=20))
+    refresh(spark, log_dir, to)
+    other = {"headers": "array(named_struct('key', 'other', 'value', cast('x' as binary)))", "timestampType": "7"}
+    for column, value in other.items():
+        DeltaTable.forPath(spark, str(to)).update(set={column: value})
+        report = refresh(spark, log_dir, to, from_start=True)
+        assert report.rows_updated
+        assert_holds(spark, to, latest_rows(log_dir / "t-0"))
+
+
 def test_files_have_no_dictionary_of_keys_and_values_and_statistics_only_of_columns_with_bounds(spark, log_dir, to):
     write_random_log(log_dir / "t-3", 40, LogShape(batches=20))
     refresh(spark, log_dir, to)
