@@ -76,6 +76,10 @@ def add_to_suppression_list(file: Path, secret: bytes, topics: Iterable[str], ke
 
 
 def _present(file: Path, secret: bytes) -> SuppressionList:
-    if not file.exists():
+    if not os.path.lexists(file):
         return SuppressionList(secret, {})
+    if not file.is_file():  # a pipe would wait for a writer, and a dangling link may lead to a list that is not mounted
+        raise UsageError(
+            "--suppress-out is not a regular file", path=str(file), advice="name a file, or one that does not exist"
+        )
     return parse_suppression_list(read_input(file, "--suppress-out"), secret, path=str(file))

@@ -177,3 +177,16 @@ def test_a_file_that_is_not_a_list_is_named(tmp_path, text):
     (tmp_path / "list").write_text(text)
     with pytest.raises(UsageError, match="not a suppression list"):
         read_suppression_list(tmp_path / "list", tmp_path / "secret")
+
+
+@pytest.mark.parametrize("kind", ["pipe", "dangling link"])
+def test_a_list_that_is_no_file_is_refused_before_anything_changes(logs, tmp_path, kind):
+    path = tmp_path / "list"
+    if kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(tmp_path / "nowhere")
+    before = tree(logs)
+    outcome = sediment("erase", logs, *STATED, *suppress_out(tmp_path), "--action=drop", "--yes")
+    assert outcome.status == 2 and "--suppress-out is not a regular file" in outcome.stderr
+    assert tree(logs) == before
