@@ -124,6 +124,11 @@ _LOCALLY = {
 }
 
 
+_sharing = threading.Lock()
+_users: dict[SparkContext, int] = {}
+"""The context that this module has started, and the number of runs, in different threads, that use it."""
+
+
 @contextmanager
 def spark_context(master: str | None, app_name: str, more: MoreSettings | None = None) -> Iterator[SparkContext]:
     """Yield the active SparkContext, or a new one on `master`.
@@ -140,19 +145,26 @@ def spark_context(master: str | None, app_name: str, more: MoreSettings | None =
     require_spark()
     from pyspark import SparkContext
 
-    finish_stopping()
-    active = SparkContext._active_spark_context
-    if active is not None:
-        if str(active.master).startswith("local"):
+    with _sharing:
+        finish_stopping()
+        active = SparkContext._active_spark_context
+        if active is None:
+            with interruptible():
+                active = _start(master, app_name, more)
+            _users[active] = 0
+        elif str(active.master).startswith("local"):
             check_worker_python(active)
-        yield active
-        return
-    with interruptible():
-        sc = _start(master, app_name, more)
+        if active in _users:
+            _users[active] += 1
     try:
-        yield sc
+        yield active
     finally:
-        _stop(sc)
+        with _sharing:
+            if active in _users:
+                _users[active] -= 1
+                if not _users[active]:
+                    del _users[active]
+                    _stop(active)
 
 
 @contextmanager

@@ -6,11 +6,16 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import platformdirs
 import pytest
+from pyspark import SparkContext
 
+from sediment.jobs.spark import session
 from sediment.jobs.spark.session import _not_started, spark_settings
 from sediment.segment_io.compiled.kernel_cache import CACHE_VARIABLE
 from tests.segments import batch_bytes, write_segment
@@ -234,3 +239,36 @@ def test_spark_submit_decides_the_master(tmp_path: Path) -> None:
         timeout=LIMIT_SECONDS,
     )
     assert "local[1] false 3" in done.stdout, done.stderr
+
+
+def test_runs_in_several_threads_share_one_context_until_the_last_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    started, stopped = [], []
+
+    class Context:
+        master = "yarn"
+
+    def start(*_: object) -> Context:
+        time.sleep(0.2)  # so that the other threads arrive in the meantime
+        context = Context()
+        started.append(context)
+        monkeypatch.setattr(SparkContext, "_active_spark_context", context)
+        return context
+
+    def stop(context: Context) -> None:
+        stopped.append(context)
+        monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr(session, "_start", start)
+    monkeypatch.setattr(session, "_stop", stop)
+    together = threading.Barrier(3, timeout=30)
+
+    def run() -> None:
+        with session.spark_context(None, "test") as context:
+            assert not stopped and started == [context]
+            together.wait()
+
+    with ThreadPoolExecutor(3) as pool:
+        for each in [pool.submit(run) for _ in range(3)]:
+            each.result()
+    assert stopped == started and len(started) == 1
