@@ -27,6 +27,7 @@ _LOGGER = logging.getLogger(__name__)
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _STOP_POLL_SECONDS = 0.2
+_AGAIN_SECONDS = 0.02
 _OF_SPARK = ("py4j.", "pyspark.")
 
 
@@ -59,13 +60,13 @@ class _Signals:
         self.stop = threading.Event()
         self.finishing = 0
         """Number of active `stop_on_signals` blocks, which finish the work in progress after a signal."""
-        self._has_raised = False
+        self.has_raised = False
 
     def handle(self, number: int, _frame: Any) -> None:
         """Handle a signal according to the table in the module's docstring."""
         is_first = not self.stop.is_set()
         self.stop.set()
-        if self._has_raised:
+        if self.has_raised:
             for end in _ended_if_killed:
                 end()
             signal.signal(number, signal.SIG_DFL)
@@ -75,17 +76,19 @@ class _Signals:
 
     def interrupt(self) -> None:
         """Raise `RunStopped` to end the command here."""
-        self._has_raised = True
+        self.has_raised = True
         if not isinstance(sys.unraisablehook, _OtherErrors):
             sys.unraisablehook = _OtherErrors(sys.unraisablehook)
         raise RunStopped
 
 
 class _OtherErrors:
-    """A `sys.unraisablehook` that prints no message if `__del__` of an object misses an attribute.
+    """A `sys.unraisablehook` that prints no message about what a signal has interrupted.
 
-    A signal can interrupt a library while it makes an object.  Python deletes the unfinished object later, possibly
-    when the process ends, and would then print a traceback, because the object lacks an attribute.
+    * A signal can interrupt a library while it makes an object.  Python deletes the unfinished object later, possibly
+      when the process ends, and would then print a traceback, because the object lacks an attribute.
+    * A signal can arrive in a function that C code calls.  Python drops the exception there, so the command would go
+      on; it is interrupted again.
     """
 
     def __init__(self, hook: Callable[[Any], object]) -> None:
@@ -95,8 +98,22 @@ class _OtherErrors:
         is_unfinished = (
             issubclass(error.exc_type, AttributeError) and getattr(error.object, "__name__", "") == "__del__"
         )
-        if not is_unfinished:
+        if issubclass(error.exc_type, RunStopped):
+            _interrupt_again()
+        elif not is_unfinished:
             self._hook(error)
+
+
+def _interrupt_again() -> None:
+    """Interrupt the command as soon as the C code that is running now has returned."""
+    signals = _current
+
+    def interrupt() -> None:
+        if signals is not None and signals is _current:
+            signals.has_raised = False
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    threading.Timer(_AGAIN_SECONDS, interrupt).start()
 
 
 _current: _Signals | None = None
