@@ -111,11 +111,7 @@ def _temporary_directory() -> Iterator[Path]:
 
 
 def _settings(configs: Mapping[str, object]) -> Settings:
-    """Return the settings of the broker; errors name the keywords as the caller wrote them.
-
-    Raises:
-        SettingsError: a keyword or its value is wrong.
-    """
+    """Return the settings of the broker; errors name the keywords as the caller wrote them."""
     given = {}
     for keyword, value in configs.items():
         name, text = keyword.replace("_", "."), _text(value)

@@ -19,7 +19,6 @@ _OPTIONS = {"partitions": "partition", "topics": "topic", "settings": "set"}
 
 
 def command_arguments(command: str, log_dirs: object, options: Mapping[str, object]) -> list[str]:
-    """Return the arguments of `sediment` for a command on `log_dirs`, one path or several."""
     words = [command, *_texts(log_dirs)]
     for keyword, value in options.items():
         option = f"--{_OPTIONS.get(keyword, keyword.replace('_', '-'))}"
@@ -39,7 +38,6 @@ def _texts(value: object) -> list[str]:
 
 
 def _setting(value: object) -> str:
-    """Return the value of a setting as it is written in a properties file."""
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

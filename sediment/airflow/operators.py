@@ -128,7 +128,6 @@ class SedimentOperator(SparkSubmitOperator):
         raise AirflowException(text)
 
     def _submit(self, context: Context) -> int:
-        """Run spark-submit, and return its exit status."""
         self._hook = None  # the parent then creates a hook that uses the reader of this run
         try:
             super().execute(context)
@@ -148,10 +147,7 @@ class SedimentOperator(SparkSubmitOperator):
         return hook
 
     def _record(self, context: Context, options: Mapping[str, object]) -> dict[str, Any] | None:
-        """Log the report, write it to `json_report`, and push its summary; return the summary, or None.
-
-        Without a report, the summary is None.
-        """
+        """Log the report, write it to `json_report`, and push its summary; return the summary, or None."""
         output = self._output
         if output.report is None:
             self.log.warning("The output has no report of %s.", self.command)

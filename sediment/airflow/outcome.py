@@ -55,7 +55,6 @@ def _json_object(line: str) -> dict[str, Any]:
 
 
 def failures(report: Mapping[str, Any], *, fail_on_unknown: bool) -> list[Mapping[str, Any]]:
-    """Return the partitions that made the command fail."""
     return [
         partition
         for partition in report["partitions"]
@@ -101,7 +100,6 @@ def summary(report: Mapping[str, Any], *, fail_on_unknown: bool, outputs: Mappin
 
 
 def failure_text(summed: Mapping[str, Any] | None, errors: Sequence[str], code: int | None) -> str:
-    """Return the error text of a failed task: its failed partitions with reasons, or the errors in its output."""
     if summed is not None and summed["failed"]:
         count = sum(summed["partitions"].values())
         listed = [_sentence(each) for each in summed["failures"]]
