@@ -41,9 +41,6 @@ def option_values(
     """Return two things: the values of the declared options, by field, and the given options as (name, text).
 
     An option that is not in `keywords` has no value.
-
-    Raises:
-        UsageError: a value is of the wrong kind, out of range or not a choice.
     """
     context = click.Context(click.Command("call"))
     values: dict[str, Any] = {}
@@ -116,7 +113,6 @@ def _check_no_number(keyword: str, paths: Iterable[Any]) -> None:
 
 
 def _setting(value: object) -> str:
-    """Return the value of a setting in the form that a properties file requires."""
     if isinstance(value, bool):
         return str(value).lower()
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
@@ -130,12 +126,7 @@ def call(
     *,
     needs_log_dir: bool = True,
 ) -> _Report:
-    """Return the report of `run(options, own)` for a command that changes no log directory.
-
-    Raises:
-        UsageError: an option is wrong, or `spark` cannot be used.
-        SedimentError: as in `run`.
-    """
+    """Return the report of `run(options, own)` for a command that changes no log directory."""
 
     def work(options: CommonOptions, own_options: _Own) -> _Report:
         return options.recorded(run(options, own_options))
@@ -150,8 +141,6 @@ def call_until_stopped(
 
     Raises:
         RunStopped: Ctrl-C ended the run; the exception contains the report.
-        UsageError: an option is wrong, or `spark` cannot be used.
-        SedimentError: as in `run`.
     """
     stop = threading.Event()
 
@@ -170,12 +159,7 @@ def call_until_stopped(
 
 
 def call_plainly(own: type[_Own], run: Callable[[_Own], _Outcome], keywords: Mapping[str, Any]) -> _Outcome:
-    """Return the result of `run(own)` for a command without the common options.
-
-    Raises:
-        UsageError: an option is wrong.
-        SedimentError: as in `run`.
-    """
+    """Return the result of `run(own)` for a command without the common options."""
     try:
         with errors_in_python((own,)):
             values, _ = option_values((own,), keywords)
@@ -210,22 +194,13 @@ def _on_logs(
 
 
 def checked_session(spark: Any) -> Any:
-    """Return the caller's session, if it can be used.
-
-    Raises:
-        UsageError: it cannot.
-    """
     if spark is not None:
         check_session(spark)
     return spark
 
 
 def log_dirs_of(config: Any) -> tuple[str, ...]:
-    """Return the `log.dirs` of the files that the keyword `config` names.
-
-    Raises:
-        UsageError: there is no file, or a file has no `log.dirs`.
-    """
+    """Return the `log.dirs` of the files that the keyword `config` names."""
     with errors_in_python((GivenOptions,)):
         values, _ = option_values((GivenOptions,), {"config": config})
         return tuple(map(str, load_run_settings(values["configs"], ()).log_dirs()))

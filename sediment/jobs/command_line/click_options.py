@@ -37,8 +37,6 @@ class _PathType(click.Path):
 
 
 class CommandOption(click.Option):
-    """An option with its declaration; `keyword` is its name in Python."""
-
     def __init__(self, *given: Any, declared: Option, keyword: str, **more: Any) -> None:
         super().__init__(*given, **more)
         self.declared = declared
@@ -46,13 +44,10 @@ class CommandOption(click.Option):
 
     @property
     def is_listed_last(self) -> bool:
-        """True if the help lists the option among those that commands share."""
         return self.declared.is_shared or self.declared.from_settings == ALL_COMMANDS
 
 
 class CommandArgument(click.Argument):
-    """A positional argument; `keyword` is its name in Python."""
-
     def __init__(self, *given: Any, declared: Option, keyword: str, **more: Any) -> None:
         super().__init__(*given, **more)
         self.declared = declared
@@ -60,7 +55,6 @@ class CommandArgument(click.Argument):
 
 
 def parameters_of(declared: type) -> list[click.Parameter]:
-    """Return the parameters of a dataclass of options; each has the name of its field."""
     return [_argument(each) if each.option.is_argument else _option(each) for each in declared_options(declared)]
 
 

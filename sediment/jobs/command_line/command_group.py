@@ -29,7 +29,6 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, context: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that the first argument names, and the other arguments."""
         name = args[0]
         if name not in self._commands and not name.startswith("-") and not context.resilient_parsing:
             nearest = nearest_name(name, {each: each for each in self._commands})

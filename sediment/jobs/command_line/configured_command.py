@@ -9,9 +9,8 @@ Sources, strongest first:
     report = "…"                every command with this option, if it is declared `ALL`
     the default of the option
 
-`--settings` or, without this option, $SEDIMENT_SETTINGS names the settings file; the default is `sediment.toml` in the
-user's configuration folder.  The working directory is never searched, because other people may have put files into it.
-For the same reason, the default file is refused if anybody but this user and root can change it.
+The working directory is never searched, because other people may have put files into it.  For the same reason, the
+default file is refused if anybody but this user and root can change it.
 
 An unknown variable SEDIMENT_… is an error in three cases: the rest of its name begins with the name of this command, is
 one of the command's options, or resembles a known variable.  Other unknown variables are ignored, because other
@@ -70,23 +69,18 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class ConfiguredCommand(click.Command):
-    """A command with `-v`, whose options can get default values from a settings file and from the environment."""
-
     def __init__(self, *given: Any, own: type = NoOptions, **more: Any) -> None:
         super().__init__(*given, **more)
         self.own = own
-        """The class of the command's own options."""
 
         for option in self._options().values():
             if is_settable(option):
                 option.envvar = self._variables(long_name(option))
 
     def get_params(self, context: click.Context) -> list[click.Parameter]:
-        """Return the parameters of the command, including `--settings` and `--verbose`, which every command has."""
         return [*super().get_params(context), _SETTINGS_OPTION, VERBOSE_OPTION]
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options of the help: those of this command first, then those that commands share."""
         own: list[tuple[str, str]] = []
         common: list[tuple[str, str]] = []
         for parameter in self.get_params(context):
@@ -140,7 +134,6 @@ class ConfiguredCommand(click.Command):
         }
 
     def _listed(self, key: str, value: Any) -> Any:
-        """Return the value of an option that may be given several times as a list, even if the file has only one."""
         return [value] if self._options()[key].multiple and not isinstance(value, list) else value
 
     def _check_given(self, context: click.Context, args: Sequence[str]) -> None:
@@ -173,7 +166,6 @@ class ConfiguredCommand(click.Command):
         return [*own, _variable(name)] if name in FOR_ALL_COMMANDS else own
 
     def _values(self, content: Mapping[str, Any], path: Path, context: click.Context) -> dict[str, Any]:
-        """Return the file's values for this command, by option."""
         shared = {key: value for key, value in content.items() if not isinstance(value, dict)}
         own = content.get(self.name or "", {})
         for key in content.keys() - shared.keys():
@@ -230,8 +222,6 @@ class ConfiguredCommand(click.Command):
 
 
 def plain_command(name: str, own: type[_Own]) -> Callable[[Callable[[_Own], None]], ConfiguredCommand]:
-    """Make a function the command `name` with the options of the class `own`."""
-
     def decorate(run: Callable[[_Own], None]) -> ConfiguredCommand:
         def callback(**values: Any) -> None:
             # Imported late, because a completion after a Tab does not need this module.
@@ -246,12 +236,10 @@ def plain_command(name: str, own: type[_Own]) -> Callable[[Callable[[_Own], None
 
 
 def command_names() -> list[str]:
-    """Return the names of all commands, which are the names of the modules in `sediment/jobs`."""
     return [each.name.replace("_", "-") for each in pkgutil.iter_modules(jobs.__path__) if not each.ispkg]
 
 
 def is_settable(option: click.Parameter) -> bool:
-    """Return True if a settings file and the environment may set the option."""
     return isinstance(option, CommandOption) and option.declared.from_settings is not None
 
 
@@ -267,7 +255,6 @@ def _is_listed_last(option: click.Option) -> bool:
 
 
 def long_name(option: click.Parameter) -> str:
-    """Return the long name of an option, without its dashes."""
     return max(option.opts, key=len).removeprefix("--")
 
 
@@ -281,7 +268,6 @@ def is_given(context: click.Context, name: str) -> bool:
 
 
 def is_on_command_line(context: click.Context, name: str) -> bool:
-    """Return True if a value of the parameter `name` is on the command line."""
     return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
@@ -295,7 +281,6 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 
 def nearest_name(name: str, known: Mapping[str, _Named]) -> _Named | None:
-    """Find the key in `known` that is most similar to `name`, and return its value; return None if none is similar."""
     found = difflib.get_close_matches(name, known, n=1, cutoff=_SIMILAR)
     return known[found[0]] if found else None
 

@@ -12,7 +12,6 @@ _POLL_SECONDS = 0.1
 
 
 def may_ask() -> bool:
-    """Return True if stdin and stderr are terminals."""
     return all(stream is not None and stream.isatty() for stream in (sys.stdin, sys.stderr))
 
 

@@ -50,7 +50,6 @@ class Values:
 
     exists: bool = False
     is_path: bool = False
-    """A text is a path."""
 
 
 ByteSize = Annotated[int, Values("N", unit="bytes")]
@@ -126,7 +125,6 @@ def option(default: _T, text: str, **more: Any) -> _T:
 
 
 def required_option(text: str, **more: Any) -> Any:
-    """Return the field of an option that must be given."""
     return field(metadata={_KEY: Option(text, is_required=True, **more)})
 
 
@@ -138,7 +136,7 @@ def argument(metavar: str, text: str = "", *, required: bool = False, **more: An
 
 @dataclass(frozen=True, slots=True)
 class NoOptions:
-    """The options of a command that has none of its own."""
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +153,6 @@ def together(options: type) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredOption:
-    """One option, as its field declares it."""
-
     field: str
     type: type
     values: Values
@@ -166,12 +162,10 @@ class DeclaredOption:
 
     @property
     def name(self) -> str:
-        """Long name, without dashes."""
         return self.option.name or self.field.replace("_", "-")
 
     @property
     def keyword(self) -> str:
-        """Keyword in Python."""
         return self.option.keyword or self.field
 
     @property
@@ -191,11 +185,6 @@ class DeclaredOption:
         return self.default.value if isinstance(self.default, Enum) else self.default
 
     def value(self, given: Any) -> Any:
-        """Return the value of the field for what a caller gave.
-
-        Raises:
-            UsageError: the text is malformed.
-        """
         if given is None or (given == self.option.none is not None):
             return None
         if self.option.parse is not None:
@@ -212,9 +201,6 @@ def filled(declared: type[_T], given: Mapping[str, Any]) -> _T:
     """Return the dataclass with the given values, by the name of the field, and defaults for fields without a value.
 
     `given` may have further names.
-
-    Raises:
-        UsageError: a value is malformed.
     """
     values: dict[str, Any] = {}
     for name, each in _declarations(typing.cast(Any, declared)):

@@ -14,8 +14,6 @@ Codec = Annotated[str, Values(choices=tuple(CODEC_NAMES))]
 
 @dataclass(frozen=True, slots=True)
 class EncodingOptions:
-    """Codec, level and size of batches."""
-
     codec: Codec | None = option(
         None, "Compress batches with this codec.  Default: keep the codec of each batch.", from_settings=ONE_COMMAND
     )
@@ -34,11 +32,7 @@ class EncodingOptions:
     )
 
     def value(self) -> Encoding | None:
-        """Return the requested encoding; None if none of the options is given.
-
-        Raises:
-            UsageError: the values contradict each other.
-        """
+        """Return the requested encoding; None if none of the options is given."""
         if self.codec is None and self.level is None and self.batch_bytes is None:
             return None
         return Encoding(None if self.codec is None else CODEC_NAMES.index(self.codec), self.level, self.batch_bytes)

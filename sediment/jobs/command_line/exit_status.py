@@ -21,7 +21,6 @@ EXIT_READER_LEFT = 141  # the exit status of a process killed by SIGPIPE
 TRACEBACK_VARIABLE = "SEDIMENT_TRACEBACK"
 
 CLICK_EXITS = (click.ClickException, click.exceptions.Exit, click.Abort)
-"""Exceptions with which click ends a command; each has its own exit status."""
 
 
 class errors_as_exit_status:  # noqa: N801 - reads as a statement

@@ -68,7 +68,6 @@ class CommonOptions(GivenOptions):
 
     now_ms: int
     now_is_given: bool = False
-    """True if the caller gave `now_ms`."""
 
     spark: SparkSession | None = None
     """The caller's Spark session; the run uses this session and never stops it."""
@@ -77,18 +76,15 @@ class CommonOptions(GivenOptions):
     """True if the caller is a Python function: messages go to the log, and nothing is printed."""
 
     view: View = field(default_factory=View)
-    """The caller's options for the screen."""
 
     given: tuple[tuple[str, str], ...] = ()
     """Options that the caller gave, as (name, value); the value of a flag is empty."""
 
     def named_log_dirs(self) -> tuple[str, ...]:
-        """Return the log directories as paths and URIs; if the caller set only `log_dirs`, return these."""
         return self.given_log_dirs or tuple(map(str, self.log_dirs))
 
     @property
     def run_settings(self) -> RunSettings:
-        """The settings of all nodes."""
         return RunSettings((self.settings, *self.other_nodes))
 
     def local_log_dirs(self) -> tuple[Path, ...]:
@@ -98,12 +94,6 @@ class CommonOptions(GivenOptions):
     def open_directories(
         self, fs: Fs, *, paths: Sequence[Path] | None = None, in_place: bool = False
     ) -> list[SelectedDirectory]:
-        """Open the log directories of this run, or `paths` if given (`cluster_settings.open_directories`).
-
-        Raises:
-            UsageError, CorruptCheckpointError, CorruptBatchError, UnsupportedDataError, SourceChangedError: as in
-                `cluster_settings.open_directories`.
-        """
         return open_directories(
             self.log_dirs if paths is None else paths,
             self.selection,
@@ -182,7 +172,6 @@ class CommonOptions(GivenOptions):
         return self._recorded(run)[0]
 
     def _recorded(self, run: _Report) -> tuple[_Report, str]:
-        """Record a run as in `recorded`; return the run and its JSON."""
         rows = with_node_ids(run.partitions, self.run_settings, Fs(), log_dirs=self.given_log_dirs)
         run = replace(run, fails_on_unknown=self.fail_on_unknown, partitions=rows)
         report = run.to_json()
@@ -225,11 +214,7 @@ class CommonOptions(GivenOptions):
         return found
 
     def check_outputs(self) -> None:
-        """Check that the requested outputs of the run can be written.
-
-        Raises:
-            UsageError: an output cannot be written, or is inside a log directory.
-        """
+        """Check that the requested outputs of the run can be written."""
         log_dirs = self.local_log_dirs()
         if self.ledger is not None:
             from sediment.jobs.delta_lake import ledger
@@ -264,13 +249,7 @@ def run_on_logs(
 ) -> _Outcome:
     """Call `work` with the `CommonOptions` for a run of `command`; `caller` gives further fields of these options.
 
-    A log directory is required only if the run `needs_log_dir`.  With `config_names_log_dirs`, a run that names no log
-    directory uses the `log.dirs` of the `--config` file.
-
     If `work` or the reading of the settings raises an error, the requested HTML report and metrics show the error.
-
-    Raises:
-        UsageError: an option or a setting is wrong; nothing was changed.
     """
     options = _without_settings(common, **caller)
     options.check_outputs()
@@ -334,7 +313,6 @@ BYTES_OPTION = _screen_option(
 
 
 def _screen_options(columns: Sequence[TableColumn[Any]]) -> list[click.Parameter]:
-    """Return the options of the screen for a report with these columns; they change only the text for people."""
     keys = [column.key for column in columns]
     return [
         _screen_option("--changed", is_flag=True, help="Show only partitions that changed or would change."),
@@ -354,7 +332,7 @@ def log_command(
 ) -> Callable[[Callable[[CommonOptions, _Own], None]], ConfiguredCommand]:
     """Make a function the command `name` on log directories, with the common options and those of the class `own`.
 
-    `columns` are those of its table.  With `two_directories`, BEFORE and AFTER become the two `log_dirs`.
+    With `two_directories`, BEFORE and AFTER become the two `log_dirs`.
     """
 
     def decorate(run: Callable[[CommonOptions, _Own], None]) -> ConfiguredCommand:
@@ -389,7 +367,6 @@ def _two_directories(context: click.Context, _parameter: click.Parameter, given:
 
 
 def _given_options(context: click.Context) -> tuple[tuple[str, str], ...]:
-    """Return the given options, from any source, as (name, value); the value of a flag is empty."""
     given = []
     for parameter in context.command.params:
         if isinstance(parameter, click.Option) and is_given(context, parameter.name or ""):

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 
 def complete_path(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Let the shell complete files and directories in its own way."""
     from click.shell_completion import CompletionItem
 
     return [CompletionItem(incomplete, type="file")]

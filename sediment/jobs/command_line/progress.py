@@ -40,23 +40,17 @@ _BYTES = "B"
 
 
 class _Bar(ABC):
-    """A bar that is shown from `start` to `stop`."""
-
     @abstractmethod
-    def start(self) -> None:
-        """Show the bar."""
+    def start(self) -> None: ...
 
     def is_due(self) -> bool:
-        """Return True if the bar would show an update now."""
         return True
 
     @abstractmethod
-    def update(self, completed: float, total: float, label: str) -> None:
-        """Show that `completed` of `total` is done."""
+    def update(self, completed: float, total: float, label: str) -> None: ...
 
     @abstractmethod
-    def stop(self) -> None:
-        """Remove the bar."""
+    def stop(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -67,14 +61,11 @@ class _WorkStart:
     completed: float = 0.0
 
     def speed(self, now_seconds: float, completed: float) -> float:
-        """Return the average number of bytes per second since then; 0 if nothing is done yet."""
         passed = now_seconds - self.seconds
         return max(completed - self.completed, 0.0) / passed if passed > 0 else 0.0
 
 
 class _WorkColumn(ProgressColumn):
-    """A column that depends on the average speed."""
-
     def __init__(self, work: _WorkStart) -> None:
         super().__init__(Column(no_wrap=True))
         self._work = work
@@ -95,8 +86,6 @@ class _Speed(_WorkColumn):
 
 
 class _TimeLeft(_WorkColumn):
-    """The time left at the average speed."""
-
     def render_at(self, speed: float, task: Task) -> Text:
         left = _minutes(_seconds_left(task.completed, task.total or 0, speed)) if speed else "-:--"
         return Text(left, style="progress.remaining")
@@ -220,7 +209,6 @@ def _bar(
 
 
 def _bars_of_notebook() -> Callable[..., Any] | None:
-    """Return tqdm's bar if a notebook runs this process and tqdm is installed, else None."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if "IPKernelApp" not in getattr(shell, "config", {}):
         return None
@@ -235,7 +223,7 @@ def _bars_of_notebook() -> Callable[..., Any] | None:
 class Progress:
     """A context manager that shows progress; call `advance` with the bytes of each finished partition.
 
-    `phase` names the work, such as "cleaning".  `clock` returns seconds.
+    `clock` returns seconds.
     """
 
     def __init__(
@@ -309,7 +297,6 @@ class Progress:
             self._bar.stop()
 
     def advance(self, size_bytes: int, *, partitions: int = 1) -> None:
-        """Record that `partitions` with `size_bytes` in total are done."""
         self._done += partitions
         self._done_bytes += size_bytes
         self._show()

@@ -40,8 +40,6 @@ _SIMILAR = 0.7
 
 
 def in_python(text: str, options: Mapping[str, DeclaredOption]) -> str:
-    """Return `text` with keywords in place of options; `options` are those of the command, by long name."""
-
     def keyword(name: str) -> str:
         return options[name].keyword if name in options else name.replace("-", "_")
 
@@ -70,13 +68,11 @@ def in_python(text: str, options: Mapping[str, DeclaredOption]) -> str:
 
 
 def options_by_name(declared: Iterable[type]) -> dict[str, DeclaredOption]:
-    """Return the options of some classes, by long name."""
     return {each.name: each for kind in declared for each in declared_options(kind)}
 
 
 @contextmanager
 def errors_in_python(declared: Iterable[type]) -> Iterator[None]:
-    """Let errors name keywords in place of the options of these classes."""
     try:
         yield
     except SedimentError as error:
@@ -105,11 +101,7 @@ def with_option_help(text: str | None, keywords: Iterable[str], declared: Iterab
 def check_call(
     function: Callable[..., Any], given: tuple[Any, ...], keywords: Mapping[str, Any], elsewhere: Mapping[str, str]
 ) -> None:
-    """Check that a call has the arguments of the function; `elsewhere` says what to do for keywords of other calls.
-
-    Raises:
-        UsageError: a keyword is unknown, an argument is missing, or options are given without their names.
-    """
+    """Check that a call has the arguments of the function; `elsewhere` says what to do for keywords of other calls."""
     name, parameters = f"{function.__name__}()", inspect.signature(function).parameters
     if function.__name__ == "__init__":
         name = f"{function.__qualname__.partition('.')[0]}()"
@@ -127,7 +119,6 @@ def check_call(
 
 
 def nearest_advice(keyword: str, known: Iterable[str]) -> str:
-    """Return what to do instead of giving an unknown keyword."""
     names = [name for name in known if name != "self"]
     found = difflib.get_close_matches(keyword.lower(), names, n=1, cutoff=_SIMILAR)
     found = found or [name for name in names if name.startswith(keyword) or keyword.startswith(name)]

@@ -28,36 +28,30 @@ AUTO = "auto"
 
 # ------------------------------------------------------------------------------------------- fields of several classes
 def partitions_option(text: str) -> tuple[str, ...]:
-    """Return the field of `--partition`."""
     return option((), text, name="partition", metavar="TOPIC-N", completes="partitions", is_shared=True)
 
 
 def allow_empty_selection_option(text: str) -> bool:
-    """Return the field of `--allow-empty-selection`."""
     return option(False, text, is_shared=True)
 
 
 def sets_option(
     text: str = "Override a topic or broker configuration for this run.", metavar: str = "[TOPIC:]KEY=VALUE"
 ) -> tuple[str, ...]:
-    """Return the field of `--set`."""
     return option((), text, name="set", keyword="settings", metavar=metavar, is_shared=True)
 
 
 def configs_option(text: str) -> tuple[Path, ...]:
-    """Return the field of `--config`, of a command that works on one node or on several."""
     return option((), text, name="config", keyword="config", from_settings=ALL_COMMANDS)
 
 
 def metadata_dir_option(
     text: str = "Read topic configs from __cluster_metadata-0 in DIR, another log directory of the same node.",
 ) -> Path | None:
-    """Return the field of `--metadata`."""
     return option(None, text, name="metadata", keyword="metadata", from_settings=ALL_COMMANDS)
 
 
 def topic_configs_option() -> tuple[Path, ...]:
-    """Return the field of `--topic-configs`."""
     return option(
         (),
         "Read the configs of the topics from FILE, which has the output of kafka-configs.sh --describe --entity-type "
@@ -66,7 +60,6 @@ def topic_configs_option() -> tuple[Path, ...]:
 
 
 def broker_configs_option() -> tuple[Path, ...]:
-    """Return the field of `--broker-configs`."""
     return option(
         (),
         "Read the dynamic configs of the brokers from FILE, which has the output of kafka-configs.sh --describe "
@@ -75,32 +68,26 @@ def broker_configs_option() -> tuple[Path, ...]:
 
 
 def now_ms_option() -> int | None:
-    """Return the field of `--now-ms`."""
     return option(None, "Use this time, in ms since the epoch, instead of the clock.", is_shared=True)
 
 
 def json_option(text: str = "Print one JSON object instead of a table.") -> bool:
-    """Return the field of `--json`."""
     return option(False, text, name="json", from_settings=ALL_COMMANDS, of_terminal=True)
 
 
 def quiet_option(text: str) -> bool:
-    """Return the field of `--quiet`."""
     return option(False, text, from_settings=ALL_COMMANDS, of_terminal=True)
 
 
 def master_option(text: str) -> str | None:
-    """Return the field of `--master`."""
     return option(None, text, metavar="URL", from_settings=ALL_COMMANDS)
 
 
 def metrics_file_option(text: str) -> Path | None:
-    """Return the field of `--metrics`."""
     return option(None, text, name="metrics", keyword="metrics", from_settings=ALL_COMMANDS)
 
 
 def log_format_option() -> Literal["text", "json"]:
-    """Return the field of `--log-format`."""
     return option(
         "text",
         "Print messages on stderr as plain text, or as one JSON object per line.",
@@ -111,7 +98,6 @@ def log_format_option() -> Literal["text", "json"]:
 
 
 def keep_originals_option() -> Path | None:
-    """Return the field of `--keep-originals`: a directory, or a pattern with `{log_dir}`, for the replaced files."""
     return option(
         None,
         "Before files are replaced, hard-link them into DIR (on the same filesystem) and list them there in a "
@@ -121,12 +107,10 @@ def keep_originals_option() -> Path | None:
 
 
 def allow_network_fs_option() -> bool:
-    """Return the field of `--allow-network-fs`."""
     return option(False, "Allow NFS and other network filesystems; make sure no other host uses the directory.")
 
 
 def key_equality_option() -> KeyEquality:
-    """Return the field of `--key-equality`."""
     return option(
         KeyEquality.HASH,
         "Choose how to compare two keys.  hash: by their 128-bit hashes.  exact: by their bytes, in one task that "

@@ -35,11 +35,7 @@ _SPAN = re.compile(rf"([0-9]{{1,18}})({'|'.join(_UNIT_MS)})")
 
 
 def parse_bytes(text: str) -> int:
-    """Return a size such as 64k, 1.5GiB or 10GB in bytes; a plain number is bytes.
-
-    Raises:
-        UsageError: `text` is not a size.
-    """
+    """Return a size such as 64k, 1.5GiB or 10GB in bytes; a plain number is bytes."""
     found = _SIZE.fullmatch(text)
     if found is None:
         raise UsageError(f"{text!r} is not a size", advice="give bytes, or a number with a unit, such as 64k or 10GB")
@@ -47,12 +43,7 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_duration(text: str) -> int:
-    """Return a time span such as 7d, 36h, 90m, 30s, 500ms or 2w in milliseconds.
-
-    Raises:
-        UsageError: `text` is not a whole number with one of these units, or the time span does not fit into a Kafka
-        timestamp.
-    """
+    """Return a time span such as 7d, 36h, 90m, 30s, 500ms or 2w in milliseconds."""
     found = _SPAN.fullmatch(text)
     if found is None:
         raise UsageError(f"{text!r} is not a duration", advice="give a number and a unit, such as 7d, 36h or 2w")
@@ -63,12 +54,9 @@ def parse_duration(text: str) -> int:
 
 
 class ByteSize(click.ParamType[int]):
-    """A size in bytes."""
-
     name = "bytes"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Return the number of bytes that a number or text gives."""
         if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
             return value
         try:
