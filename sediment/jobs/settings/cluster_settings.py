@@ -5,15 +5,12 @@
                ┘                         ├──> LogDirectory.settings ──> LogDirectory.settings_of(partition)
     __cluster_metadata-0 ────────────────┘                                 + the topic id in partition.metadata
 
-Without metadata, `--topic-configs` and `--broker-configs` take its place.
-
 A new clone has no metadata log yet: until a broker starts on it, `bootstrap.checkpoint` contains the configs of its
 topics.  The marker of a clean stop proves that no broker has started.  The marker must be in the checkpoint's directory
 and in the directory that the checkpoint applies to.  A metadata log takes precedence even if it is empty, because a
 controller may have changed the configs after the clone.
 
-One of a node's log directories contains the metadata log or the checkpoint.  This log or checkpoint applies to all of
-the node's directories.  These places are searched, in this order:
+These places are searched, in this order:
 
 1. the directory that `--metadata` names;
 2. the log directory itself;
@@ -83,20 +80,7 @@ def open_directories(
 ) -> list[SelectedDirectory]:
     """Open each of `paths` with `open_directory`, and add the settings of the run that apply to the directory.
 
-    `names` are the paths as the user gave them.  `in_place` is True if the run changes data according to these
-    settings.  With `allow_empty`, a pattern may match nothing.
-
-    Raises:
-        NotALogDirectoryError, CorruptCheckpointError: as in `open_directory`.
-        CorruptBatchError, UnsupportedDataError, SourceChangedError: the metadata log cannot be read.
-        UsageError: a pattern matches nothing, `--metadata` names a directory without a metadata log, or
-            `--topic-configs` is given for a directory with one.  With several nodes, also as in
-            `RunSettings.of_directory`, and if the directories belong to several clusters.  If partitions share files,
-            as in `check_linked_partitions`.
-        SettingsError: metadata is missing, and a `--set cleanup.policy` without a topic would apply to several topics.
-            With `in_place`, the error is also raised in two other cases.  A KRaft node's directory has no metadata.  Or
-            `--config` is the file of another node.
-        CorruptCheckpointError: with `in_place`, also if a meta.properties cannot be read; otherwise that is a warning.
+    `in_place` is True if the run changes data according to these settings.
     """
     directories = [open_directory(path, selection, fs) for path in paths]
     check_linked_partitions(directories, fs)
@@ -138,11 +122,7 @@ def warn_of_refusals(directories: Iterable[SelectedDirectory]) -> None:
 
 
 def settings_of_logs(logs: Iterable[tuple[TopicPartition, Path]], settings: Settings, fs: Fs) -> list[Settings | None]:
-    """Return the settings of each partition, by partition directory; None if the cluster's configs are unknown.
-
-    Raises:
-        CorruptCheckpointError, CorruptBatchError, UnsupportedDataError, SourceChangedError: as in `open_directories`.
-    """
+    """Return the settings of each partition, by partition directory; None if the cluster's configs are unknown."""
     opened: dict[Path, SelectedDirectory] = {}
     known: dict[Path, ClusterMetadata | None] = {}
     found: list[Settings | None] = []
@@ -160,11 +140,7 @@ def settings_of_logs(logs: Iterable[tuple[TopicPartition, Path]], settings: Sett
 
 # ------------------------------------------------------------------------------------------------------------- metadata
 def find_metadata(log_dirs: Sequence[Path], settings: Settings, fs: Fs) -> dict[Path, ClusterMetadata | None]:
-    """Return the metadata that applies to each of `log_dirs`; None if no metadata was found.
-
-    Raises:
-        CorruptCheckpointError, CorruptBatchError, UnsupportedDataError, SourceChangedError: as in `open_directories`.
-    """
+    """Return the metadata that applies to each of `log_dirs`; None if no metadata was found."""
     checkpoints = LogDirCheckpoints(None, None, None, None, clean_shutdown=False)
     directories = [SelectedDirectory(path, readable_meta(path, fs)[0], (), checkpoints) for path in log_dirs]
     known: dict[Path, ClusterMetadata | None] = {}
@@ -178,7 +154,6 @@ def _metadata_of(
     known: dict[Path, ClusterMetadata | None],
     fs: Fs,
 ) -> ClusterMetadata | None:
-    """Return the metadata of the directory's node, or None; `known` caches metadata by path."""
     if settings.metadata_dir is not None:
         _check_cluster(directory, settings.metadata_dir, fs)
     places = tuple(_metadata_places(directory, directories, settings, fs))
@@ -248,8 +223,6 @@ def _check_known(directory: SelectedDirectory) -> None:
     """Check that the settings belong to the directory's node and, for a KRaft node, that they cover its topics.
 
     Raises:
-        SettingsError: the `--config` file belongs to another node, or neither the cluster's configs nor a `--set
-            topic:` give the policy of a topic.
         CorruptCheckpointError: meta.properties cannot be read, so the directory may be of any node.
     """
     if directory.meta_fault is not None:
@@ -282,7 +255,6 @@ def _check_known(directory: SelectedDirectory) -> None:
 
 
 def _named(topics: Sequence[str]) -> str:
-    """Return the first names of a list, and the number of the others."""
     named, others = ", ".join(topics[:_MOST_NAMED]), len(topics) - _MOST_NAMED
     return f"{named} and {others} more" if others > 0 else named
 
@@ -319,11 +291,7 @@ def is_of_zookeeper(settings: Settings, meta: MetaProperties | None) -> bool:
 
 
 def with_described_configs(settings: Settings, meta: MetaProperties | None) -> Settings:
-    """Return the settings of a directory without metadata, with the configs of `--topic-configs` if it is given.
-
-    Raises:
-        SettingsError: `--broker-configs` does not contain the configs of the node.
-    """
+    """Return the settings of a directory without metadata, with the configs of `--topic-configs` if it is given."""
     node_id = settings.node_id if meta is None or meta.node_id is None else meta.node_id
     return replace(settings, is_zookeeper=is_of_zookeeper(settings, meta)).of_described_node(node_id)
 

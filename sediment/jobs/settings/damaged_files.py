@@ -59,11 +59,7 @@ class DamagedFile:
 def damaged_files(
     directory: SelectedDirectory, directories: Sequence[SelectedDirectory], fs: Fs
 ) -> tuple[DamagedFile, ...]:
-    """Return the damaged files of a directory; `directories` are all directories of the run.
-
-    Raises:
-        OSError: a file cannot be read.
-    """
+    """Return the damaged files of a directory; `directories` are all directories of the run."""
     log_dir = str(directory.path)
     fatal = (*_meta_properties(directory, directories, fs), *_metadata_log(directory, fs), *_bootstrap(directory, fs))
     found = [

@@ -67,8 +67,6 @@ class DescribedSource(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DescribedValue:
-    """Value of a config, and its source."""
-
     text: str
     source: DescribedSource
 
@@ -114,11 +112,6 @@ class BrokerConfigs:
     path: str = ""
 
     def of_node(self, node_id: int | None) -> Mapping[str, str]:
-        """Return the dynamic configs that apply to a node.
-
-        Raises:
-            SettingsError: the file does not list the node, or not the configs of all brokers; or the id is unknown.
-        """
         if node_id is None:
             raise self._lacks(
                 "is of no use for a directory whose node is unknown", "give --config FILE, the node's file"
@@ -138,7 +131,6 @@ class BrokerConfigs:
         return {**self.of_all, **own}
 
     def other_node_with(self, node_id: int | None, key: str, text: str) -> str | None:
-        """Return the id of another node that has this dynamic config; None if there is none."""
         return next((name for name, own in self.by_node.items() if name != str(node_id) and own.get(key) == text), None)
 
     def _lacks(self, what: str, advice: str) -> SettingsError:
@@ -147,11 +139,6 @@ class BrokerConfigs:
 
 # ----------------------------------------------------------------------------------------------------------- the files
 def read_topic_configs(path: Path) -> DescribedTopicConfigs:
-    """Return the configs of the topics in a file.
-
-    Raises:
-        SettingsError: the file cannot be read, has another form, contradicts itself or lists no topic.
-    """
     file = _File(path, "--topic-configs", "topics", TOPIC_KEYS.keys())
     topics: dict[str, _Described] = {}
     for described in file.described():
@@ -180,11 +167,6 @@ def _own(topic: _Described) -> dict[str, str]:
 
 
 def read_broker_configs(path: Path) -> BrokerConfigs:
-    """Return the dynamic configs of the brokers in a file.
-
-    Raises:
-        SettingsError: the file cannot be read, has another form, contradicts itself or lists no broker.
-    """
     file = _File(path, "--broker-configs", "brokers", DYNAMIC_BROKER_KEYS)
     brokers: dict[str, dict[str, str]] = {}
     complete = set()
@@ -220,11 +202,9 @@ class _File:
         self.is_json = self._text.lstrip().startswith("{")
 
     def described(self) -> Iterator[_Described]:
-        """Yield every topic and broker of the file."""
         return self._of_json() if self.is_json else self._of_tools()
 
     def error(self, what: str) -> SettingsError:
-        """Return the error that the file is wrong."""
         return SettingsError(
             f"{self._option} {what}",
             path=str(self._path),
@@ -267,7 +247,6 @@ class _File:
         section.values[key] = DescribedValue(text, _source(section, synonyms))
 
     def _on_one_line(self, line: str) -> _Described | None:
-        """Return the topic or broker of a line that also has the configs."""
         found = _TOPIC.fullmatch(line)
         if found is not None:
             values = self._pairs(_MARKED.sub("", found[2]).strip(), DescribedSource.TOPIC)
@@ -331,7 +310,6 @@ class _File:
 
 
 def _section(line: str) -> _Described | None:
-    """Return the topic or broker whose configs follow in the next lines."""
     if _SECTION_OF_ALL_BROKERS.fullmatch(line):
         return _Described("broker", _ALL_BROKERS)
     found = _SECTION.fullmatch(line)
@@ -342,7 +320,7 @@ def _section(line: str) -> _Described | None:
 
 
 def _source(section: _Described, synonyms: str) -> DescribedSource:
-    """Return the source of a value.  Only with --all, a section also has values of other sources than its own.
+    """Only with --all, a section also has values of other sources than its own.
 
     A source that Kafka does not have counts as the topic or broker itself, so that the value is not left out.
     """

@@ -47,8 +47,7 @@ _COMMA = re.compile(r"\s*,\s*")
 class SelectedDirectory:
     """One entry of a broker's `log.dirs`; `meta` is None if the directory has no meta.properties that can be read.
 
-    `settings` are the settings of the run that apply to the directory.  `metadata` is the metadata of its cluster; None
-    if none was found.
+    `metadata` is the metadata of its cluster; None if none was found.
     """
 
     path: Path
@@ -79,9 +78,6 @@ class SelectedDirectory:
         If a topic was deleted while the broker was down, the cluster no longer knows the topic.  The broker's next
         start then renames the partition's directory to `-stray`.  Such a topic is neither compacted nor expired unless
         `--set` gives its policy.
-
-        Raises:
-            CorruptCheckpointError: the partition's partition.metadata cannot be read.
         """
         if self.topic_ids is None:
             return self.settings
@@ -98,20 +94,11 @@ class SelectedDirectory:
         return self.settings.with_metadata({partition.topic: {"cleanup.policy": ""}}, self.settings.broker_overrides)
 
     def config_of(self, partition: TopicPartition, fs: Fs, *, name: str | None = None) -> LogConfig:
-        """Return the config for a partition; `name` is the name of its directory, if this is not the usual `TOPIC-N`.
-
-        Raises:
-            CorruptCheckpointError: as in `settings_of`.
-            SettingsError: values contradict each other, or the metadata has a value that Kafka would refuse.
-        """
         return self.settings_of(partition, fs, name=name).for_topic(partition.topic)
 
 
 def configured_log_dirs(settings: Settings) -> tuple[Path, ...]:
     """Return the entries of `log.dirs`, or of `log.dir`, in the `--config` file; empty if the file has neither.
-
-    Raises:
-        SettingsError: an entry is not a path.
 
     Source: kafka-log 06 §2.
     """
@@ -128,18 +115,13 @@ def configured_metadata_dirs(settings: Settings) -> tuple[Path, ...]:
 
 
 def configured_node_dirs(settings: Settings, fs: Fs) -> tuple[Path, ...]:
-    """Return `log.dirs` of the `--config` file, and its `metadata.log.dir` if this is another directory that exists.
-
-    Raises:
-        SettingsError: an entry is not a path.
-    """
+    """Return `log.dirs` of the `--config` file, and its `metadata.log.dir` if this is another directory that exists."""
     apart, *_ = configured_metadata_dirs(settings) or (None,)
     is_apart = apart is not None and keeps_metadata_apart(settings) and fs.is_directory(apart)
     return configured_log_dirs(settings) + ((apart,) if is_apart and apart is not None else ())
 
 
 def keeps_metadata_apart(settings: Settings) -> bool:
-    """Return True if `metadata.log.dir` of the `--config` file is not an entry of `log.dirs`."""
     named = settings.config_file.get("metadata.log.dir", "").strip()
     entries = {without_links(path) for path in configured_log_dirs(settings)}
     return bool(named) and without_links(Path(named)) not in entries
@@ -150,10 +132,6 @@ def is_of_other_directories(settings: Settings, directories: Sequence[Path], fs:
 
     The file belongs to the broker of the given directories under two conditions.  Its `log.dirs` contains at least one
     of these directories, and each of the others is a `metadata.log.dir` without partitions.
-
-    Raises:
-        SettingsError: an entry is not a path.
-        OSError: a directory cannot be read.
     """
     if not settings.is_broker_file:
         return False
@@ -168,11 +146,6 @@ def is_of_other_directories(settings: Settings, directories: Sequence[Path], fs:
 
 
 def check_node(settings: Settings, path: Path, meta: MetaProperties | None) -> None:
-    """Check that the `--config` file and a directory do not belong to different nodes.
-
-    Raises:
-        SettingsError: it is.
-    """
     if meta is None or meta.node_id is None or settings.node_id in (None, meta.node_id):
         return
     raise SettingsError(
@@ -183,12 +156,7 @@ def check_node(settings: Settings, path: Path, meta: MetaProperties | None) -> N
 
 
 def open_directory(path: Path, selection: Selection, fs: Fs) -> SelectedDirectory:
-    """Read the checkpoints and properties of a log directory, and select its live partitions.
-
-    Raises:
-        NotALogDirectoryError: `path` is missing, is a partition's directory, or has neither partitions nor checkpoints.
-        CorruptCheckpointError: a checkpoint file cannot be read; a broker would take the directory offline.
-    """
+    """Read the checkpoints and properties of a log directory, and select its live partitions."""
     if not fs.is_directory(path):
         raise NotALogDirectoryError(
             "no such directory", path=str(path), advice="name an entry of the broker's log.dirs"
@@ -233,11 +201,6 @@ def readable_meta(path: Path, fs: Fs) -> tuple[MetaProperties | None, CorruptChe
 
 
 def check_filesystem(path: Path, *, allow_network: bool) -> None:
-    """Check that a log directory is on a local filesystem, unless the user allows network filesystems.
-
-    Raises:
-        UsageError: the directory is on a network filesystem that was not allowed.
-    """
     kind = filesystem_type(path, MOUNT_TABLE)
     if kind is not None and is_network_filesystem(kind) and not allow_network:
         raise UsageError(

@@ -48,11 +48,7 @@ class FutureReplica:
 
 
 def future_replicas(directories: Sequence[SelectedDirectory], fs: Fs) -> Mapping[Path, tuple[FutureReplica, ...]]:
-    """Return the future replicas in each of the directories, which are compared with those of the same node.
-
-    Raises:
-        OSError: a directory cannot be read.
-    """
+    """Return the future replicas in each of the directories, which are compared with those of the same node."""
     return {directory.path: tuple(_in_directory(directory, directories, fs)) for directory in directories}
 
 
@@ -90,7 +86,6 @@ def _is_same_node(one: SelectedDirectory, other: SelectedDirectory) -> bool:
 def _judged(
     partition: TopicPartition, name: str, directory: SelectedDirectory, own: Sequence[SelectedDirectory], fs: Fs
 ) -> tuple[str, str, bool]:
-    """Return what a start makes of the future replica, the next action, and whether it is dangerous."""
     copy = find_log_end(partition, directory.path / name, fs)
     torn = ", and its last batch is torn" if copy.is_torn else ""
     assigned = _assigned_directory(partition, directory)
@@ -131,7 +126,6 @@ def _judged(
 
 
 def _assigned_directory(partition: TopicPartition, directory: SelectedDirectory) -> str | None:
-    """Return the id of the directory that the metadata names for the node's replica; None if it names none."""
     metadata, meta = directory.metadata, directory.meta
     if metadata is None or meta is None:
         return None

@@ -9,11 +9,6 @@ from sediment.segment_io.format.names import TopicPartition
 
 
 def known_of_log(directory: SelectedDirectory, partition: TopicPartition, settings: Settings) -> KnownOfLog:
-    """Return what is known about the log of a live partition; `settings` are those of its topic.
-
-    Raises:
-        SettingsError: values contradict each other, or the metadata has a value that Kafka would refuse.
-    """
     checkpoints = directory.checkpoints.of(partition)
     return KnownOfLog(
         compacts=_compacts(directory, partition.topic, settings),

@@ -16,12 +16,6 @@ from sediment.segment_io.partition.checkpoint_files import LOG_DIRECTORY_FILES
 
 
 def check_linked_partitions(directories: Iterable[SelectedDirectory], fs: Fs) -> None:
-    """Check that no selected partition shares its files with another folder of a log directory.
-
-    Raises:
-        UsageError: it does; the error names both folders.
-        OSError: a directory cannot be read.
-    """
     opened = list(directories)
     links = {each.path: fs.linked_directories(each.path) for each in opened}
     if not any(links.values()):

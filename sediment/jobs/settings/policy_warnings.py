@@ -15,8 +15,6 @@ from sediment.segment_io.format.names import INTERNAL_TOPICS
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Topics whose names match `names`; `owner` says what they are."""
-
     names: re.Pattern[str]
     owner: str
     may_expire: bool = False  # with the policy compact,delete, old keys go on purpose
@@ -66,7 +64,6 @@ def _kind_of(topic: str, kinds: tuple[_Kind, ...]) -> _Kind | None:
 
 
 def _limit(config: LogConfig) -> str | None:
-    """Return the limit by which retention deletes old records, if there is one."""
     retention = config.retention
     if not retention.deletes:
         return None

@@ -25,12 +25,7 @@ _LOOKS_LIKE_A_KEY = re.compile(r"[A-Za-z0-9_-]{1,40}(\.[A-Za-z0-9_-]{1,40}){1,11
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Return the properties of a file or pipe of at most MOST_BYTES, as java.util.Properties reads them.
-
-    Raises:
-        SettingsError: the file cannot be read, is neither a file nor a pipe, has more than MOST_BYTES, begins with a
-            byte order mark, or has a malformed escape.
-    """
+    """Return the properties of a file or pipe of at most MOST_BYTES, as java.util.Properties reads them."""
     content = read_bounded(path, MOST_BYTES, _FILE, _ADVICE)
     if content.startswith(_BYTE_ORDER_MARKS):
         raise SettingsError(
@@ -43,11 +38,6 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def read_quorum_keys(path: Path) -> dict[str, str]:
-    """Return the `QUORUM_KEYS` of a broker's own file.
-
-    Raises:
-        SettingsError: as in `read_properties`.
-    """
     return quorum_keys_of(read_properties(path))
 
 
@@ -63,9 +53,6 @@ def stated_node_id(properties: Mapping[str, str]) -> int | None:
     """Return the node id in a broker's properties: `node.id`, or else `broker.id`; None if neither is set.
 
     A negative `broker.id` without `node.id` gives no id, because brokers before Kafka 4.0 generated an id in this case.
-
-    Raises:
-        SettingsError: an id is not a number, or the two ids differ; a broker refuses such a file, too.
 
     Source: Kafka's KafkaConfig.populateSynonyms and KafkaConfig.validateValues.
     """
@@ -108,11 +95,6 @@ def shown_key(name: str) -> str:
 
 
 def read_bounded(path: Path, most_bytes: int, what: str, advice: str) -> bytes:
-    """Return the content of a file or pipe; `what` names it in errors.
-
-    Raises:
-        SettingsError: the file cannot be read, is neither a file nor a pipe, or has more than `most_bytes`.
-    """
     with _read_errors_as_settings_errors(path, what, advice):
         content = _read(path, most_bytes + 1)
     if len(content) > most_bytes:

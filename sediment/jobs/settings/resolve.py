@@ -4,7 +4,6 @@ Sources, weakest first: Kafka's defaults, the `--config` file, the cluster's con
 topic:key=value`.  The cluster's configs come from its metadata log, or from the files of `--topic-configs` and
 `--broker-configs`.  The `--config` file gives only keys of the broker.  In each of the other sources, a topic key takes
 precedence over the broker keys that give its default.  Among broker keys, Kafka's own order applies (kafka-log 06 §1).
-This module only parses; the config classes are in the packages that use them.
 
 Invariants:
 - Every value that a user gave is checked before a `Settings` is made.  The cluster's configs are checked only for
@@ -134,7 +133,6 @@ class Settings:
     """True if `--broker-defaults` declares that the broker uses Kafka's default for every key."""
 
     metadata_dir: Path | None = None
-    """The log directory of `--metadata`, which contains `__cluster_metadata-0`."""
 
     sets: Mapping[str, str] = field(default_factory=dict)
     topic_sets: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -175,9 +173,6 @@ class Settings:
     ) -> Settings:
         """Parse `--config` and the `--set` options; unknown keys in the file and unusual values are logged.
 
-        Raises:
-            SettingsError: the file cannot be read, or a key, value or combination is wrong.
-
         Source: kafka-log 06.
         """
         file = _read_file(config_file) if config_file is not None else _ConfigFile()
@@ -204,14 +199,12 @@ class Settings:
     def with_metadata(
         self, topic_overrides: Mapping[str, Mapping[str, str]] | None, broker_overrides: Mapping[str, str]
     ) -> Settings:
-        """Return a copy of the settings with the configs of a cluster's metadata."""
         return replace(self, topic_overrides=topic_overrides, broker_overrides=broker_overrides)
 
     def of_node(self, metadata: ClusterMetadata, node_id: int | None) -> Settings:
-        """Return a copy of the settings with the configs that apply to a node of a cluster.
+        """Dynamic broker configs can also contain passwords, so only configs for logs are kept.
 
-        Dynamic broker configs can also contain passwords, so only configs for logs are kept.  A controller stores any
-        key, but a broker ignores keys that are not dynamic, such as `log.retention.hours`.
+        A controller stores any key, but a broker ignores keys that are not dynamic, such as `log.retention.hours`.
 
         Source: Kafka's DynamicBrokerConfig.removeInvalidConfigs.
         """
@@ -222,11 +215,6 @@ class Settings:
         )
 
     def of_described_node(self, node_id: int | None) -> Settings:
-        """Return a copy of the settings with the configs in `--topic-configs` and `--broker-configs` for a node.
-
-        Raises:
-            SettingsError: `--broker-configs` does not contain the configs of this node.
-        """
         if self.topic_configs is None:
             return self
         brokers = None if self.broker_configs is None else self.broker_configs.of_node(node_id)
@@ -283,32 +271,20 @@ class Settings:
         return found
 
     def _has_in_file(self, name: str, text: str) -> bool:
-        """Return True if the `--config` file, or else Kafka's default, has this value of a topic key."""
         key = TOPIC_KEYS[name]
         given = next(_find_broker_keys(self.config_file, key.broker_names, Origin.FILE), None)
         return read_value(key.type, text) == (key.default if given is None else given.value())
 
     def for_topic(self, topic: str) -> LogConfig:
-        """Return the effective config of `topic`.
-
-        Raises:
-            SettingsError: values contradict each other, or the metadata has a value that Kafka would refuse.
-        """
         values = self._values_of_topic(topic)
         if values not in self._configs:
             self._configs[values] = self._log_config(topic)
         return self._configs[values]
 
     def broker_value(self, name: str) -> Value | None:
-        """Return the value of a broker key that kafka-log 06 §2 to §4 lists; None if the key is not set."""
         return self._resolve(BROKER_KEYS[name], None)[0]
 
     def origin(self, topic: str, name: str) -> str:
-        """Return the text of the `Origin` from which a topic key or broker key gets its value.
-
-        Raises:
-            SettingsError: the key is unknown.
-        """
         key = TOPIC_KEYS.get(name) or BROKER_KEYS.get(name)
         if key is None:
             raise _unknown_key(name, [*TOPIC_KEYS, *BROKER_KEYS], "a question about settings")
@@ -317,13 +293,9 @@ class Settings:
     def is_stated(self, topic: str, name: str) -> bool:
         """Return True if the value of `name` is stated, so that compaction may use the value.
 
-        With `--broker-defaults`, Kafka's default counts as stated.  Kafka's default also counts as stated if `--config`
-        is the broker's own file and the cluster's configs show that the topic does not set the key.  For keys that
-        delete data, a broker's file counts only if the topic's own configs and the dynamic configs of the broker are
-        known.  A topic that is not in `--topic-configs` has only the values of `--set`.
-
-        Raises:
-            SettingsError: the key is unknown.
+        Kafka's default also counts as stated if `--config` is the broker's own file and the cluster's configs show that
+        the topic does not set the key.  For keys that delete data, a broker's file counts only if the topic's own
+        configs and the dynamic configs of the broker are known.
         """
         origin = self.origin(topic, name)
         if origin != Origin.SET and self._is_unlisted(topic):
@@ -335,15 +307,9 @@ class Settings:
         return True
 
     def is_stated_for_retention(self, topic: str, name: str) -> bool:
-        """Return True if a source other than CREATION gives a value for `name`.
-
-        Raises:
-            SettingsError: the key is unknown.
-        """
         return self.is_stated(topic, name) and self.origin(topic, name) != Origin.CREATION
 
     def how_to_state(self, topic: str, name: str) -> str:
-        """Return the advice for a key that is not stated."""
         option = f"--set {topic}:{name}=…" if name in TOPIC_KEYS else f"--set {name}=…"
         if self._is_unlisted(topic):
             return f"--topic-configs does not list topic {topic}; give a complete FILE, or {option}"
@@ -362,7 +328,6 @@ class Settings:
 
     @property
     def _knows_cluster(self) -> bool:
-        """True if the own configs of topics and the dynamic configs of the broker are known."""
         return self.topic_overrides is not None and not self.lacks_broker_configs
 
     def _is_unlisted(self, topic: str) -> bool:
@@ -382,11 +347,7 @@ class Settings:
         }
 
     def check_selection(self, topics: Collection[str], have_metadata: bool) -> None:
-        """Refuse a common cleanup policy for several topics, and warn of settings for topics that are not selected.
-
-        Raises:
-            SettingsError: without metadata, a `--set cleanup.policy` that names no topic would apply to several topics.
-        """
+        """Refuse a common cleanup policy for several topics, and warn of settings for topics that are not selected."""
         bare = next((name for name in _POLICY_KEYS if name in self.sets), None)
         if bare is not None and len(set(topics)) > 1 and not have_metadata:
             raise SettingsError(
@@ -436,7 +397,6 @@ class Settings:
         return parse_value(key, created, Origin.CREATION), Origin.CREATION
 
     def _created_with(self, key: Key, topic: str | None) -> str | BrokerName | None:
-        """Return the value with which Kafka creates an internal topic; None if the metadata gives the value."""
         return INTERNAL_TOPIC_CONFIGS.get(topic or "", {}).get(key.name) if self.topic_overrides is None else None
 
     # ----------------------------------------------------------------------------------------------- building configs
@@ -519,8 +479,6 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class _Values:
-    """Resolved values, with an accessor for each type of config field."""
-
     by_name: Mapping[str, Value | None]
 
     def whole(self, name: str) -> int:
@@ -612,7 +570,6 @@ def _is_for_sediment(name: str) -> bool:
 
 
 def _read_sets(sets: Sequence[str]) -> tuple[dict[str, str], dict[str, dict[str, str]]]:
-    """Return the values that are given for all topics, and by topic the values that are given for one topic."""
     for_all: dict[str, str] = {}
     for_topics: dict[str, dict[str, str]] = {}
     for given in sets:
@@ -679,11 +636,7 @@ def _broker_hint(name: str) -> str:
 
 # ------------------------------------------------------------------------------------------------------ checking values
 def parse_value(key: Key, text: str, origin: Origin) -> Value:
-    """Parse the value in `text` as Kafka does (ConfigDef.parseType), and check the range of the key.
-
-    Raises:
-        SettingsError: the value has the wrong type or is out of range; the error gives key, value and range.
-    """
+    """Parse the value in `text` as Kafka does (ConfigDef.parseType), and check the range of the key."""
     text = text.strip()
     value = read_value(key.type, text)
     if value is None:

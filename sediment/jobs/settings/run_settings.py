@@ -33,12 +33,7 @@ class RunSettings:
     nodes: tuple[Settings, ...]
 
     def log_dirs(self, of_node: Callable[[Settings], Iterable[Path]] = configured_log_dirs) -> tuple[Path, ...]:
-        """Return the `log.dirs` of every file, or its `log.dir`; `of_node` returns the directories of one file.
-
-        Raises:
-            SettingsError: an entry is not a path.
-            UsageError: a file has neither.
-        """
+        """Return the `log.dirs` of every file, or its `log.dir`; `of_node` returns the directories of one file."""
         found: list[Path] = []
         for node in self.nodes:
             paths = tuple(of_node(node))
@@ -52,12 +47,6 @@ class RunSettings:
         return tuple(found)
 
     def of_directory(self, path: Path, meta: MetaProperties | None) -> Settings:
-        """Return the settings of the node to which a log directory belongs.
-
-        Raises:
-            UsageError: there are several nodes, and the directory belongs to none of them.
-            SettingsError: the file that names the directory is that of another node.
-        """
         if len(self.nodes) == 1:
             return self.nodes[0]
         node_id = None if meta is None else meta.node_id
@@ -86,12 +75,6 @@ def load_run_settings(
     broker_defaults: bool = False,
     metadata_dir: Path | None = None,
 ) -> RunSettings:
-    """Read the files of the options `--config`, `--topic-configs` and `--broker-configs`, and parse `--set`.
-
-    Raises:
-        SettingsError: a file or a `--set` is wrong.
-        UsageError: the numbers of files do not match, two files belong to one node, or options contradict each other.
-    """
     if broker_configs and not topic_configs:
         raise UsageError("--broker-configs needs the configs of the topics", advice="give --topic-configs FILE as well")
     if topic_configs and metadata_dir is not None:
@@ -115,12 +98,6 @@ def load_run_settings(
 
 
 def _check_apart(nodes: Sequence[Settings]) -> None:
-    """Check that every `--config` file is of another node.
-
-    Raises:
-        SettingsError: an entry of `log.dirs` is not a path.
-        UsageError: two files have the same node id, or name the same directory.
-    """
     ids: set[int] = set()
     places: set[Path] = set()
     for node in nodes if len(nodes) > 1 else ():
@@ -140,7 +117,6 @@ def _check_apart(nodes: Sequence[Settings]) -> None:
 def _one_for_each(
     option: str, files: Sequence[Path], count: int, read: Callable[[Path], _Read]
 ) -> Sequence[_Read | None]:
-    """Return the content of the file for each `--config`; a single file is for all of them."""
     if len(files) not in (0, 1, count):
         raise UsageError(
             f"{option} is given {len(files)} times, and --config {count} times"

@@ -20,11 +20,9 @@ class Selection:
 
     @property
     def is_narrowed(self) -> bool:
-        """True if a glob is given."""
         return bool(self.partitions or self.topics)
 
     def includes(self, name: str) -> bool:
-        """Return True if the partition in the directory `name` is selected."""
         return _matches(name, self.partitions) and (not self.topics or _matches(topic_of(name), self.topics))
 
     def names_topic(self, topic: str) -> bool:
@@ -32,12 +30,7 @@ class Selection:
         return topic in self.topics or any(pattern.startswith(f"{topic}-") for pattern in self.partitions)
 
     def check(self, names: Iterable[str], *, where: str) -> None:
-        """Check that every glob selects a partition in `names`; with both options, the partition must match both.
-
-        Raises:
-            UsageError: a glob matches nothing, or matches only names that are excluded by the globs of the other
-                option; the error gives the nearest names.
-        """
+        """Check that every glob selects a partition in `names`; with both options, the partition must match both."""
         known = list(names)
         check_patterns(self.partitions, known, where=where)
         check_topic_patterns(self.topics, map(topic_of, known), where=where)

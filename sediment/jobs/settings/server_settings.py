@@ -58,12 +58,7 @@ _DELETING_KEYS = frozenset(
 
 
 def server_settings(settings: Settings, directories: Sequence[Path], fs: Fs) -> Settings:
-    """Return the settings for a live server of `directories`; the `--set` options count as keys of the broker.
-
-    Raises:
-        SettingsError: `--set` gives a config of a topic, or `--config` is the file of another node.
-        OSError: a file cannot be read.
-    """
+    """Return the settings for a live server of `directories`; the `--set` options count as keys of the broker."""
     _check_sets(settings)
     for directory in directories:
         check_node(settings, directory, read_meta_properties(fs, directory / META_PROPERTIES_FILE))
@@ -89,11 +84,7 @@ def _without_keys_of_sets(keys: Mapping[str, str], sets: Mapping[str, str]) -> M
 
 
 def with_held_keys(settings: Settings, directories: Sequence[Path]) -> Settings:
-    """Return the settings with the hold keys of a clone in `directories`; `--set` may replace these keys.
-
-    Raises:
-        SettingsError: a file cannot be read.
-    """
+    """Return the settings with the hold keys of a clone in `directories`; `--set` may replace these keys."""
     return replace(settings, config_file={**settings.config_file, **held_keys(settings, directories)})
 
 
@@ -102,9 +93,6 @@ def held_keys(settings: Settings, directories: Sequence[Path]) -> dict[str, str]
 
     These keys are in the server.properties of one of the directories.  They may also be in `--config`, if it is the
     file of a clone on hold and contains all of them.
-
-    Raises:
-        SettingsError: a file cannot be read.
     """
     from sediment.engine.clone.server_properties import HELD  # a read-only server loads no code of clones
 
@@ -124,11 +112,7 @@ def _states(properties: Mapping[str, str], wanted: Mapping[str, str]) -> dict[st
 
 
 def config_of_topic(settings: Settings, metadata: ClusterMetadata, topic: str) -> LogConfig:
-    """Return the effective config of a topic; `settings` are the settings of the node, and include `metadata`.
-
-    Raises:
-        SettingsError: values contradict each other, or the metadata has a value that Kafka would refuse.
-    """
+    """Return the effective config of a topic; `settings` are the settings of the node, and include `metadata`."""
     config = settings.for_topic(topic)
     if topic not in INTERNAL_TOPICS:
         return config

@@ -24,11 +24,6 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def why_not_compacted(partition: TopicPartition, settings: Settings, config: LogConfig) -> tuple[str, str] | None:
-    """Return the reason code and text if `compact` skips a partition because of its cleanup.policy, else None.
-
-    Raises:
-        SettingsError: the metadata has a value that Kafka would refuse.
-    """
     if config.compacts:
         return None
     topic = partition.topic
@@ -40,11 +35,6 @@ def why_not_compacted(partition: TopicPartition, settings: Settings, config: Log
 def why_not_expired(
     partition: TopicPartition, checkpoints: PartitionCheckpoints, settings: Settings, config: LogConfig
 ) -> tuple[str, str] | None:
-    """Return the reason code and text if `expire` cannot decide about a partition, else None.
-
-    Raises:
-        SettingsError: the metadata has a value that Kafka would refuse.
-    """
     topic = partition.topic
     if config.retention.is_tiered:
         return "tiered", TIERED_REASON
@@ -75,7 +65,6 @@ def warn_of_unstated_lag(directories: Iterable[SelectedDirectory]) -> None:
 
 
 def warn_of_topics_without_lag(topics: Iterable[tuple[str, Settings]]) -> None:
-    """Warn of compacted topics without a stated `min.compaction.lag.ms`; `topics` has each topic with its settings."""
     unstated = {topic: settings for topic, settings in topics if _lacks_lag(settings, topic)}
     if unstated:
         topic = min(unstated)
