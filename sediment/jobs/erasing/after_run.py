@@ -39,8 +39,6 @@ STILL_MATCHES = "still-matches"
 
 @dataclass(frozen=True, slots=True)
 class ErasedPartition:
-    """A partition after its commit: the verdicts, the offsets that were not reached, and the rewritten segments."""
-
     listing: LogListing
     verdicts: Verdicts
     stays: Int64s
@@ -56,14 +54,12 @@ class ScannedPartition:
 
     @property
     def matches(self) -> int:
-        """Records that still match."""
         return sum(each.matches.size for each in self.segments) + self.more_matches.size
 
 
 def scan_again(
     run: ScanRun, keys: Iterable[bytes], erased: Sequence[ErasedPartition], fs: Fs
 ) -> Mapping[Path, ScannedPartition | CleaningResult]:
-    """Scan all segments of the partitions again; return, by partition directory, a result or a failure."""
     found: dict[Path, list[RescannedSegment]] = {each.listing.path: [] for each in erased}
     failed: dict[Path, CleaningResult] = {}
     items: list[SecondScan] = []
@@ -109,13 +105,11 @@ def _segments(erased: ErasedPartition, now_ms: int, fs: Fs) -> list[SecondScan]:
 
 
 def with_matches(scanned: ScannedPartition, erased: ErasedPartition, matching: Int64s) -> ScannedPartition:
-    """Add the offsets in `matching` to the result, except those with a verdict and those that were not reached."""
     known = np.concatenate([erased.verdicts.offsets, erased.stays])
     return replace(scanned, more_matches=matching[~np.isin(matching, known)])
 
 
 def checked_report(report: EraseReport, scanned: ScannedPartition | CleaningResult) -> EraseReport:
-    """Return the report after the second scan; its status is failed if the scan failed or found a matching record."""
     if isinstance(scanned, CleaningResult):
         return replace(
             report,
@@ -135,7 +129,6 @@ def evidence_of(
     scanned: ScannedPartition | CleaningResult | None,
     replicas: Replicas,
 ) -> PartitionEvidence:
-    """Return the evidence of one partition; `erased` and `scanned` are None if it was not erased."""
     is_scanned = isinstance(scanned, ScannedPartition)
     rewritten = {
         each.rewritten.group.sources[0].base_offset: each
@@ -181,11 +174,6 @@ def replicas_of(
     done: Iterable[str],
     fs: Fs,
 ) -> Mapping[TopicPartition, Replicas]:
-    """Return the replicas of the partitions in `reports`; a partition counts as erased if its status is in `done`.
-
-    Raises:
-        SedimentError: the metadata log cannot be read.
-    """
     from sediment.segment_io.internal_topics.metadata_log import read_cluster_metadata
 
     metadata = None

@@ -5,8 +5,7 @@
     files         every segment is unchanged since the run, and no other file could contain erased records
 
 After the erasure, a running broker may append records after the last segment in the evidence, and retention may delete
-the first segments.  Both changes are notes, not problems.  Compaction rewrites segments, so check a compacted log
-before its broker starts.
+the first segments.  Both changes are notes, not problems.
 
 Invariant: nothing is written, no lock is taken, and no record is decoded.
 """
@@ -92,8 +91,6 @@ class CheckReport(RunReport[CheckedPartition]):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The document of evidence, parsed."""
-
     run_id: str
     complete: bool
     incomplete: tuple[str, ...]
@@ -104,12 +101,6 @@ class Evidence:
 
 # -------------------------------------------------------------------------------------------------------- the document
 def read_evidence(file: Path, public_key: Path) -> Evidence:
-    """Return the evidence in `file`.
-
-    Raises:
-        UsageError: the file or the key cannot be read.
-        BadEnvelopeError: the key did not sign the evidence, or the file is malformed.
-    """
     key = load_public_key(public_key)
     try:
         content = file.read_bytes()
@@ -151,11 +142,7 @@ def _partition(given: Any) -> PartitionEvidence:
 
 
 def _typed(value: Any, hint: Any) -> Any:
-    """Return JSON as a value of the type `hint`: a list becomes a tuple, and an object becomes a dataclass.
-
-    Raises:
-        TypeError, ValueError: the JSON is of another type, a field is missing, or a number is no count or offset.
-    """
+    """Return JSON as a value of the type `hint`: a list becomes a tuple, and an object becomes a dataclass."""
     inner = get_args(hint)
     if get_origin(hint) is UnionType:
         return None if value is None else _typed(value, next(each for each in inner if each is not NoneType))
@@ -176,7 +163,6 @@ def _typed(value: Any, hint: Any) -> Any:
 
 
 def contradictions(evidence: Evidence) -> Iterator[str]:
-    """Yield the statements of the document that contradict its own lists."""
     reasons = why_incomplete(evidence.partitions, evidence.not_reached)
     if evidence.complete and reasons:
         yield f"the evidence says that it is complete, but {reasons[0]}"
@@ -220,11 +206,7 @@ def _logs(files: Iterable[FileDigest]) -> list[str]:
 
 # --------------------------------------------------------------------------------------------------------- directories
 def check_directories(evidence: Evidence, log_dirs: Sequence[Path], fs: Fs) -> list[CheckedPartition]:
-    """Return a result for each partition in the evidence; partitions outside `log_dirs` are skipped.
-
-    Raises:
-        UsageError: the evidence does not name a directory.
-    """
+    """Return a result for each partition in the evidence; partitions outside `log_dirs` are skipped."""
     place_of = {str(_recorded(log_dir, evidence, fs)["path"]): log_dir for log_dir in log_dirs}
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="sediment-check") as pool:
         return list(
@@ -272,8 +254,6 @@ def _checked(each: PartitionEvidence, log_dir: Path | None, evidence: Evidence, 
 
 
 class _PartitionCheck:
-    """Check of the files of one partition."""
-
     def __init__(self, evidence: PartitionEvidence, log_dir: Path, document: Evidence, fs: Fs) -> None:
         self.problems: list[str] = []
         self.notes: list[str] = []
@@ -285,7 +265,6 @@ class _PartitionCheck:
         self._fs = fs
 
     def run(self) -> None:
-        """Compare the segments, then look for other files in the directory."""
         if not self._evidence.segments:
             self.problems.append("none of its segments is listed")
             return
@@ -362,7 +341,6 @@ COLUMNS: tuple[TableColumn[CheckedPartition], ...] = (
 
 
 def print_check(report: CheckReport, screen: Screen) -> None:
-    """Print the table for people, the problems, and a summary line."""
     screen.partitions(report.partitions, COLUMNS)
     for problem in report.problems:
         screen.say(f"{report.evidence}: {problem}", style="red")

@@ -40,12 +40,7 @@ class ConditionFailedError(Exception):
 
 
 def matching_offsets(session: SparkSession, condition: str, directories: Sequence[Path]) -> Mapping[str, Int64s]:
-    """Return the ascending offsets of the matching data records, int64[n], by the name of the partition directory.
-
-    Raises:
-        UsageError: the condition is not valid for the table `records`, or may select other records in another run.
-        ConditionFailedError: a task failed.
-    """
+    """Return the ascending offsets of the matching data records, int64[n], by the name of the partition directory."""
     from pyspark.errors import AnalysisException, ParseException
 
     from sediment.jobs.data_source.options import FORMAT
@@ -76,7 +71,6 @@ def matching_offsets(session: SparkSession, condition: str, directories: Sequenc
 
 @contextmanager
 def _without_logs_of_queries() -> Iterator[None]:
-    """Switch off the PySpark loggers that quote a failed query."""
     from pyspark.logger import PySparkLogger
 
     loggers = [PySparkLogger.getLogger(name) for name in _LOGGERS_OF_QUERIES]
@@ -100,7 +94,6 @@ def _packed(rows: Iterable[Any]) -> Iterator[tuple[str, int, bytes]]:
 
 
 def _kind(error: Any) -> str:
-    """Return the error condition that Spark reports, such as UNRESOLVED_COLUMN, or the class name of the error."""
     try:
         return str(error.getCondition() or type(error).__name__)
     except Exception:

@@ -29,11 +29,7 @@ class BadEnvelopeError(Exception):
 
 
 def load_signer(file: Path) -> CryptoSigner:
-    """Return a signer that uses a private Ed25519 key in PEM without a password.
-
-    Raises:
-        UsageError: the file has no such key.
-    """
+    """Return a signer that uses a private Ed25519 key in PEM without a password."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
     from securesystemslib.signer import CryptoSigner
@@ -51,11 +47,6 @@ def load_signer(file: Path) -> CryptoSigner:
 
 
 def load_public_key(file: Path) -> SSlibKey:
-    """Return the public Ed25519 key in a PEM file.
-
-    Raises:
-        UsageError: the file has no such key.
-    """
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
     from securesystemslib.signer import SSlibKey
@@ -70,7 +61,6 @@ def load_public_key(file: Path) -> SSlibKey:
 
 
 def signed(document: dict[str, Any], signer: CryptoSigner) -> bytes:
-    """Return a signed envelope that contains a JSON document."""
     from securesystemslib.dsse import Envelope
 
     envelope = Envelope(json.dumps(document, indent=1).encode(), PAYLOAD_TYPE, {})
@@ -79,11 +69,6 @@ def signed(document: dict[str, Any], signer: CryptoSigner) -> bytes:
 
 
 def verified(content: bytes, key: SSlibKey) -> Any:
-    """Return the document in an envelope that `key` has signed.
-
-    Raises:
-        BadEnvelopeError: `key` did not sign the envelope, or the envelope is malformed or has another type.
-    """
     from securesystemslib.dsse import Envelope
     from securesystemslib.exceptions import FormatError, VerificationError
 

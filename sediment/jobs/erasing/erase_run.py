@@ -12,8 +12,7 @@ For keys, step 5 also finds the records: a task searches and rewrites its segmen
 searches only two kinds of partitions.  A partition without a known action is searched, and fails if it has a match.  A
 partition is also searched if its rewritten copy may not fit on the disk.
 
-Invariants: a run that asks for confirmation changes no record before the answer.  A partition is committed only if each
-of its matching records has a verdict.  Keys and the text of --where appear only in files that the caller requested.
+A partition is committed only if each of its matching records has a verdict.
 """
 
 from __future__ import annotations
@@ -119,26 +118,19 @@ def _read_subject(own: EraseOptions) -> _Subject:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class _Proof:
-    """Path of the evidence file, the secret for its HMACs, and the signer."""
-
     file: Path
     secret: bytes
     signer: CryptoSigner
 
     @classmethod
     def load(cls, own: EraseOptions) -> _Proof:
-        """Read the secret and the key before anything changes.
-
-        Raises:
-            UsageError: the secret or the key cannot be used.
-        """
+        """Read the secret and the key before anything changes."""
         from sediment.jobs.erasing.envelope import load_signer
 
         assert own.evidence is not None and own.secret_file is not None and own.signing_key is not None
         return cls(own.evidence, read_secret(own.secret_file), load_signer(own.signing_key))
 
     def subjects(self, subject: _Subject) -> Subjects:
-        """Return the subjects of the run as HMACs."""
         if isinstance(subject, Keys):
             return Subjects("keys", subject.hmacs(self.secret))
         if isinstance(subject, Condition):
@@ -158,19 +150,15 @@ class _Selection:
 
 @dataclass(slots=True)
 class _Speed:
-    """Bytes and seconds of the scans so far, and the bytes that a run would rewrite."""
-
     scanned_bytes: int = 0
     seconds: float = 0.0
     bytes_to_rewrite: int = 0
 
     def add(self, scanned_bytes: int, started: float) -> None:
-        """Add a scan that has lasted since `started`, of the monotonic clock."""
         self.scanned_bytes += scanned_bytes
         self.seconds += time.monotonic() - started
 
     def estimate(self) -> float | None:
-        """Estimate the seconds of the rewriting; return None if nothing was scanned."""
         if not self.seconds:
             return None
         return round(self.bytes_to_rewrite * self.seconds / max(self.scanned_bytes, 1), 1)
@@ -210,7 +198,6 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
         self._is_counting = own.dry_run
 
     def report(self, reports: Sequence[EraseReport], *, dry_run: bool | None = None) -> EraseRunReport:
-        """Return the report of the run so far."""
         fields = report_fields(self._run, self._own, self._destination, reports)
         return EraseRunReport(
             **fields | {"dry_run": self._own.dry_run if dry_run is None else dry_run},
@@ -289,7 +276,6 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
     def _found(
         self, scans: ScanRun, by_path: Mapping[Path, SelectedPartition]
     ) -> Iterator[tuple[SelectedPartition, FoundRecords | tuple[GivenVerdict, ...] | CleaningResult]]:
-        """Yield for each partition the records that the search found; for a table of verdicts, yield its rows."""
         if isinstance(self._subject, Keys):
             partitions = [
                 (
@@ -319,7 +305,6 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
             yield each, self._subject.get(each.partition, ())
 
     def _matching(self, condition: str, directories: Sequence[Path]) -> Iterator[tuple[Path, Int64s | CleaningResult]]:
-        """Yield each partition directory with the offsets, int64[n], of its records that match a condition."""
         from sediment.jobs.erasing.condition_query import ConditionFailedError, matching_offsets
         from sediment.jobs.spark.session import create_session
 
@@ -345,7 +330,6 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
     def _judged(
         self, selected: SelectedPartition, found: FoundRecords | tuple[GivenVerdict, ...]
     ) -> _Selection | CleaningResult:
-        """Return the verdicts on the found records; fail if the action depends on an unstated cleanup.policy."""
         action = self._action_for(selected)
         if isinstance(found, FoundRecords):
             if action is None and found.offsets.size:
@@ -360,7 +344,6 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
         return _policy_unknown(selected) if given is None else _Selection(self._own.action, given, None)
 
     def _action_for(self, selected: SelectedPartition) -> str | None:
-        """Return the default action for records; return None if it depends on a cleanup.policy that is not stated."""
         if self._own.action is not None:
             return self._own.action
         if not selected.config.compacts and not _has_policy(selected):
@@ -441,11 +424,7 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
         return approved
 
     def _suppress(self, secret: bytes, topics: Collection[str]) -> None:
-        """Add the keys to the suppression list before a record is removed, even for partitions without matches.
-
-        Raises:
-            StorageError: the list could not be written; nothing was erased.
-        """
+        """Add the keys to the suppression list before a record is removed, even for partitions without matches."""
         assert self._own.suppress_out is not None and isinstance(self._subject, Keys)
         try:
             add_to_suppression_list(self._own.suppress_out, secret, topics, self._subject.values)
@@ -456,7 +435,6 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
             ) from error
 
     def _counted(self, planned: PlannedPartition) -> EraseReport:
-        """Return the report of a partition that was rewritten in memory, as in a dry run."""
         listing, why = planned.listing, planned.failure
         changed = sum(bool(each.group.parts) for each in planned.results)
         base = RewriteReport(
@@ -473,7 +451,6 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
 
     # -------------------------------------------------------------------------------------------------- after the run
     def finish(self, rows: list[EraseReport]) -> list[EraseReport]:
-        """Name what the run did not reach; scan again and write the evidence."""
         reports = [
             replace(each, records_erased=0) if each.status == FAILED and not each.segments_rewritten else each
             for each in rows
@@ -518,7 +495,6 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
         replicas: Mapping[TopicPartition, Replicas],
         found: Sequence[Place],
     ) -> list[EraseReport]:
-        """Scan again and write the evidence; return the reports, updated with the results of this scan."""
         done = {self._written(Path(each.log_dir, each.partition)) for each in reports if each.status in DONE}
         located = {self._written(path): self._located(each) for path, each in self._erased.items()}
         erased = {path: each for path, each in located.items() if path in done}
@@ -554,7 +530,6 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
         return checked
 
     def _written(self, path: Path) -> Path:
-        """Return the directory that the run wrote for the partition at `path`; without --output, it is `path`."""
         return path if self._own.output is None else self._new_log_dir() / path.name
 
     def _located(self, erased: ErasedPartition) -> ErasedPartition:
@@ -594,11 +569,7 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
         return scanned
 
     def _write_tombstones(self, file: Path, scans: ScanRun) -> None:
-        """Write the keys of all requested tombstones as JSON lines, each key once per partition.
-
-        Raises:
-            SedimentError: the keys cannot be read back; the tombstones themselves are in place.
-        """
+        """Write the keys of all requested tombstones as JSON lines, each key once per partition."""
         offsets = {
             each.listing.path: verdicts.offsets[verdicts.actions == Action.TOMBSTONE]
             for each in self._erased.values()

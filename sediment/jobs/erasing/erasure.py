@@ -41,29 +41,17 @@ _KINDS = tuple(kind for kind in SegmentFileKind if kind is not SegmentFileKind.S
 
 @dataclass(frozen=True, slots=True)
 class FileDigest:
-    """A file of a segment: name, size, and SHA-256 in hex."""
-
     name: str
     size_bytes: int
     sha256: str
 
 
 def segment_digests(directory: Path, base_offset: int, fs: Fs) -> tuple[FileDigest, ...]:
-    """Return the digests of the existing files of a segment: log, offset, time and transaction index.
-
-    Raises:
-        OSError: a file cannot be read.
-    """
     names = [segment_file_name(base_offset, kind) for kind in _KINDS]
     return tuple(file_digest(directory / name, fs) for name in names if fs.exists(directory / name))
 
 
 def file_digest(path: Path, fs: Fs, size_bytes: int | None = None) -> FileDigest:
-    """Return the digest of a file, or of its first `size_bytes`.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
     digest, read = hashlib.sha256(), 0
     for chunk in _chunks(path, fs, size_bytes):
         digest.update(chunk)
@@ -89,15 +77,14 @@ class ErasedSegment:
 
     @property
     def group(self) -> CleanedGroup:
-        """The segment and its replacement."""
         return self.rewritten.group
 
 
 @dataclass(frozen=True, slots=True)
 class EraseSegment:
-    """Rewrite of one segment.
+    """`action` is the action on records that are selected by key.
 
-    `action` is the action on records that are selected by key.  `by_key` is set in the executor (`EraseSegments`).
+    `by_key` is set in the executor (`EraseSegments`).
     """
 
     task: SegmentRewriteTask
@@ -107,11 +94,9 @@ class EraseSegment:
 
     @property
     def segment(self) -> SegmentRef:
-        """The segment."""
         return self.task.segment
 
     def rewrite(self, fs: Fs, attempt: Attempt) -> ErasedSegment:
-        """Rewrite the segment; arguments and errors are as in `rewrite_segment_task`."""
         from sediment.compaction.rewrite import segment_rewrite
 
         rewritten = segment_rewrite.rewrite_segment(self.task, fs, attempt, by_key=self.by_key)
@@ -129,18 +114,15 @@ class EraseSegment:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class EraseSegments:
-    """Function of the Spark task: erase one segment by key.
+    """The function contains the keys, and the plans do not contain them.
 
-    `replacement` is the new value if records are replaced.  The function contains the keys, and the plans do not
-    contain them.  The driver handles a plan for every partition, but it sends the function to the executors only once
-    per task.
+    The driver handles a plan for every partition, but it sends the function to the executors only once per task.
     """
 
     keys: KeySet
     replacement: bytes
 
     def __call__(self, task: SegmentTask, attempt: str) -> WrittenSegment | CleaningResult:
-        """Erase one segment; return a failure if it cannot be rewritten."""
         work = task.rewrite
         assert isinstance(work, EraseSegment)
         if work.action is not None:
@@ -168,7 +150,6 @@ class EraseByKey:
     with_digests: bool
 
     def plan(self, view: LogView, config: CompactionConfig, _fs: Fs) -> PartitionRewritePlan:
-        """Return all segments."""
         return PartitionRewritePlan(
             tuple(EraseSegment(task, self.with_digests, self.action) for task in plan_key_rewrite(view, config)),
             found=Planned(NotReached.joined([]), None),
@@ -184,7 +165,6 @@ class ErasePartition:
     counts_records: bool
 
     def plan(self, view: LogView, config: CompactionConfig, fs: Fs) -> PartitionRewritePlan:
-        """Return the segments that contain verdicts within reach."""
         plan = plan_rewrite(view, self.verdicts, config)
         has_new_keys = bool((self.verdicts.actions == Action.REPLACE_KEY).any())
         return PartitionRewritePlan(
@@ -198,11 +178,7 @@ class ErasePartition:
 
 
 def _data_records(listing: LogListing, fs: Fs) -> int:
-    """Return the number of data records; a compressed message of magic 0 or 1 counts as one.
-
-    Raises:
-        CorruptBatchError: a header is malformed.
-    """
+    """Return the number of data records; a compressed message of magic 0 or 1 counts as one."""
     records = 0
     for segment in listing.segments:
         for rows in HeaderScan(listing.file(segment, SegmentFileKind.LOG), size_bytes=segment.log_bytes, fs=fs):

@@ -88,15 +88,12 @@ class PartitionEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Subjects:
-    """The kind of the subjects, and their HMACs, ascending, in hex."""
-
     by: str
     hmacs: tuple[str, ...]
     algorithm: str = ALGORITHM
 
 
 def why_incomplete(partitions: Sequence[PartitionEvidence], places: Iterable[Place]) -> list[str]:
-    """Return the reasons why the evidence is incomplete, in sentences; empty if it is complete."""
     reasons = []
     if not partitions:
         reasons.append("no partition is covered")
@@ -155,7 +152,6 @@ def document_of(
 
 
 def hmac_of_rows(secret: bytes, rows: Mapping[str, Iterable[int]]) -> str:
-    """Return the HMAC of a table's rows, in hex; the rows are given as offsets by partition."""
     digest = hmac.new(secret, digestmod=hashlib.sha256)
     for partition, offsets in sorted(rows.items()):
         for offset in sorted(offsets):
@@ -164,11 +160,7 @@ def hmac_of_rows(secret: bytes, rows: Mapping[str, Iterable[int]]) -> str:
 
 
 def write_evidence(file: Path, document: dict[str, Any], signer: CryptoSigner, fs: Fs) -> None:
-    """Write the signed document to `file`, and the page for people next to it; replace each file atomically.
-
-    Raises:
-        OSError: a file could not be written.
-    """
+    """Write the signed document to `file`, and the page for people next to it; replace each file atomically."""
     from sediment.jobs.erasing.envelope import signed
 
     fs.replace_file(file, signed(document, signer))
@@ -176,11 +168,9 @@ def write_evidence(file: Path, document: dict[str, Any], signer: CryptoSigner, f
 
 
 def page_file(evidence: Path) -> Path:
-    """Return the path of the page next to the evidence."""
     return evidence.with_suffix(".html")
 
 
 def render_evidence(document: Mapping[str, Any], file: str) -> str:
-    """Return the page of `document` for people; only the signed `file` next to it counts as evidence."""
     finished = date_text(document["finished_ms"])
     return encodable(render_template("evidence.html", document=document, file=file, finished=finished))

@@ -53,8 +53,8 @@ _NO_OFFSETS = np.zeros(0, dtype=np.int64)
 class FoundRecords:
     """Result of the search in one part of a partition.
 
-    `scanned` is the number of records read.  `offsets`, int64[n], are the ascending offsets of the matches.  `keys` are
-    the keys of the matches, if the scan requested keys.
+    `offsets`, int64[n], are the ascending offsets of the matches.  `keys` are the keys of the matches, if the scan
+    requested keys.
     """
 
     scanned: int
@@ -83,7 +83,6 @@ class KeysAt:
     columns: tuple[str, ...] = ("key",)
 
     def mask(self, partition: Path, batch: pa.RecordBatch) -> Mask:
-        """Return the records at the offsets."""
         return np.isin(np.asarray(batch.column("offset")), self.offsets.get(partition, _NO_OFFSETS))
 
 
@@ -100,7 +99,6 @@ class OlderRecords:
     columns: tuple[str, ...] = ("key",)
 
     def mask(self, partition: Path, batch: pa.RecordBatch) -> Mask:
-        """Return the older records."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -115,16 +113,10 @@ class OlderRecords:
 
 # ----------------------------------------------------------------------------------------------------------- the tasks
 class _Item(Protocol):
-    """A part of one partition that a task reads."""
-
     @property
-    def listing(self) -> LogListing:
-        """Listing of the partition, or of the part."""
-        ...
+    def listing(self) -> LogListing: ...
 
-    def weight(self) -> int:
-        """Return the cost of reading the part; tasks are packed by this number."""
-        ...
+    def weight(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +133,11 @@ class SegmentItem:
     now_ms: int
 
     def weight(self) -> int:
-        """Return the size of the log in bytes; tasks are packed by this number."""
         return self.listing.log_bytes()
 
 
 @dataclass(frozen=True, slots=True)
 class _KeySearch:
-    """Function of a Spark task; an error becomes part of its result."""
-
     keys: KeySet
 
     def __call__(self, item: SegmentItem, _attempt: str) -> FoundRecords | CleaningResult:
@@ -174,14 +163,11 @@ class _KeySearch:
 
 @dataclass(frozen=True, slots=True)
 class ScanItem:
-    """One slice of a partition, which a task scans."""
-
     listing: LogListing
     scan: ScanTask
     now_ms: int
 
     def weight(self) -> int:
-        """Return the cost of reading the slice; tasks are packed by this number."""
         return read_cost(self.scan)
 
 
@@ -195,8 +181,6 @@ class _Planned:
 
 @dataclass(frozen=True, slots=True)
 class _Scan:
-    """Function of a Spark task; an error becomes part of its result."""
-
     scan: RecordScan
     with_keys: bool
 
@@ -241,8 +225,6 @@ def _array(mask: Mask) -> Any:
 # ------------------------------------------------------------------------------------------------------------ the scans
 @dataclass(frozen=True, slots=True)
 class ScanRun:
-    """The SparkContext of the scans, and the run to which they belong."""
-
     sc: Any
     run_id: str
     now_ms: int
@@ -298,7 +280,6 @@ class ScanRun:
     def _by_partition(
         self, items: Sequence[Item], perform: Callable[[Item, str], FoundRecords | CleaningResult]
     ) -> Iterator[tuple[Path, FoundRecords | CleaningResult]]:
-        """Run `items` on the executors; yield the joined result of each partition after its last item."""
         left = Counter(item.listing.path for item in items)
         done: dict[Path, list[FoundRecords | CleaningResult]] = {path: [] for path in left}
         for results in run_on_executors(

@@ -18,16 +18,12 @@ from sediment.segment_io.errors import UsageError
 
 
 class EvidenceCheck(NamedTuple):
-    """The evidence to check, and the key that signed it."""
-
     file: Path
     public_key: Path
 
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
-    """Options with which `erase` only checks evidence."""
-
     checked: File | None = option(
         None,
         "Erase nothing; check the signature of the evidence in FILE, and compare LOG_DIR... with the evidence.",
@@ -39,11 +35,6 @@ class CheckOptions:
     )
 
     def value(self) -> EvidenceCheck | None:
-        """Return the check; None if none is asked for.
-
-        Raises:
-            UsageError: an option is missing.
-        """
         if (self.checked is None) != (self.public_key is None):
             raise UsageError("--check and --public-key go together", advice="give both or neither")
         if self.checked is None or self.public_key is None:
@@ -53,8 +44,6 @@ class CheckOptions:
 
 @dataclass(frozen=True, slots=True)
 class EraseOptions(RewriteOptions):
-    """Options of `erase` in addition to the common options."""
-
     keys_file: File | None = option(None, "Erase every record whose key is in FILE, which has one key per line.")
     key_format: Annotated[str, Values(choices=KEY_FORMATS)] = option(
         TEXT,
@@ -111,12 +100,6 @@ class EraseOptions(RewriteOptions):
     yes: bool = option(False, "Erase without asking; required if stdin or stderr is not a terminal.", of_terminal=True)
 
     def validate(self, common: CommonOptions) -> None:
-        """Check that the options are compatible with each other and with the log directories of `common`.
-
-        Raises:
-            UsageError: no option or several options select records, two options exclude each other, or an output file
-                would be in a log directory.
-        """
         RewriteOptions.validate(self, common)
         given = [each for each in (self.keys_file, self.where, self.verdicts) if each is not None]
         if len(given) != 1:

@@ -103,7 +103,6 @@ def places_of(
     tiered: Collection[TopicPartition],
     fs: Fs,
 ) -> tuple[Place, ...]:
-    """Return the places that were found."""
     found: list[Place] = []
     for directory in directories:
         found += _in_directory(directory, fs)
@@ -140,7 +139,6 @@ def _is_catalogue(entry: FileEntry) -> bool:
 
 
 def unchanged_sources(log_dirs: Iterable[str]) -> tuple[Place, ...]:
-    """Return the log directories (paths or URIs) that a run with --output only read; they still contain the records."""
     advice = "the run with --output did not change this directory: erase the records in it too, or delete it"
     unlisted = "; deleted, stray and left-over files inside it were not listed"
     return tuple(

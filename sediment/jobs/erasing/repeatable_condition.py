@@ -32,12 +32,7 @@ _YEAR = re.compile(r"\s*[+-]?\d{4}")
 
 
 def check_parsed(session: SparkSession, condition: str) -> None:
-    """Check a condition before Spark resolves it, which would read the tables of subqueries.
-
-    Raises:
-        UsageError: the condition has a subquery, or a date or time that depends on the time of the run.
-        ParseException: the condition is not an expression.
-    """
+    """Check a condition before Spark resolves it, which would read the tables of subqueries."""
     parsed = session._jsparkSession.sessionState().sqlParser().parseExpression(condition)
     for each in _nodes(parsed):
         if _is_a(session, each, "PlanExpression"):
@@ -50,11 +45,7 @@ def check_parsed(session: SparkSession, condition: str) -> None:
 
 
 def check_resolved(session: SparkSession, frame: DataFrame) -> None:
-    """Check the condition of the filter that is the last operation of `frame`.
-
-    Raises:
-        UsageError: the condition may select other records in another run, or calls code outside Spark.
-    """
+    """Check the condition of the filter that is the last operation of `frame`."""
     jvm: Any = session._jvm
     rules = jvm.org.apache.spark.sql.catalyst.optimizer
     plan = frame._jdf.queryExecution().analyzed()
@@ -86,7 +77,6 @@ def _time_of_the_run(what: str) -> UsageError:
 
 
 def _nodes(expression: Any) -> Iterator[Any]:
-    """Yield an expression and all its parts, each before its own parts."""
     yield expression
     yield from (node for child in _iterated(expression.children()) for node in _nodes(child))
 
@@ -119,7 +109,6 @@ def _text_of(node: Any) -> str:
 
 
 def _is_time_from_text(node: Any) -> bool:
-    """Return True if Spark reads a date or time from a constant string that does not begin with a year."""
     if _class(node) != "Cast" or not node.foldable() or node.dataType().typeName() not in _TIMES:
         return False
     child = node.child()

@@ -88,7 +88,6 @@ COLUMNS = columns_with(
 
 
 def print_report(report: EraseRunReport, screen: Screen) -> None:
-    """Print the table for people, the matching records that were not erased, and the places that were not reached."""
     print_table(report, COLUMNS, screen)
     for row in report.partitions:
         for stays in row.not_reached:
@@ -107,7 +106,6 @@ def print_report(report: EraseRunReport, screen: Screen) -> None:
 
 
 def _place_lines(places: Iterable[Place]) -> Iterator[str]:
-    """Yield a line for each kind of place, with its advice; of several paths, the line names only the first."""
     paths: dict[tuple[str, str], list[str]] = {}
     for place in places:
         paths.setdefault((place.kind, place.advice), []).extend([] if place.path is None else [place.path])

@@ -1,15 +1,14 @@
 """Scan after an erasure: read every record of a partition again, with different code from the first scan.
 
-The rewrite and the search for keys share the code that opens batches (`compaction.rewrite.open_batches`).  There,
-kernels decode and compare the records.  This scan reads every batch as a consumer reads a fetch response
-(`segment_io.segment.fetched_batches`).  Python compares keys and values; it compares the keys of many records at once,
-as sets.
+The rewrite and the search for keys share the code that opens batches (`compaction.rewrite.open_batches`).  This scan
+reads every batch as a consumer reads a fetch response (`segment_io.segment.fetched_batches`).  Python compares keys and
+values; it compares the keys of many records at once, as sets.
 
 * A record with a verdict: a dropped record must not exist, a tombstone must have no value, and a replaced record must
   have the new bytes.
 * A record without a verdict: its key must not be one of the keys.
 
-Records that the run reported as not reached are not counted.  The same task computes the digests of the files.
+Records that the run reported as not reached are not counted.
 """
 
 from __future__ import annotations
@@ -46,7 +45,6 @@ class SecondScan:
     now_ms: int
 
     def weight(self) -> int:
-        """Return the size of the log in bytes; tasks are packed by this number."""
         return self.listing.log_bytes()
 
 
@@ -67,7 +65,6 @@ class ScanAgain:
     keys: frozenset[bytes]
 
     def __call__(self, task: SecondScan, _attempt: str) -> RescannedSegment | CleaningResult:
-        """Scan one segment; return a failure if it cannot be scanned."""
         try:
             return _scanned(task, self.keys)
         except TASK_ERRORS as error:
@@ -99,7 +96,6 @@ def _scanned(task: SecondScan, keys: frozenset[bytes]) -> RescannedSegment:
 
 
 def _with_verdict(offsets: Int64s, judged: Int64s) -> list[int]:
-    """Return the indexes of the `offsets` that occur in the ascending array `judged`."""
     if not offsets.size:
         return []
     low, high = np.searchsorted(judged, [offsets.min(), offsets.max() + 1])
@@ -108,7 +104,6 @@ def _with_verdict(offsets: Int64s, judged: Int64s) -> list[int]:
 
 
 def _is_final(verdicts: Verdicts, index: int, key: bytes | None, value: bytes | None) -> bool:
-    """Return True if an existing record is in the state that its verdict requires."""
     match verdicts.actions[index]:
         case Action.TOMBSTONE:
             return value is None and key is not None
@@ -121,11 +116,7 @@ def _is_final(verdicts: Verdicts, index: int, key: bytes | None, value: bytes | 
 
 
 def _batches(path: Path, size_bytes: int) -> Iterator[bytes]:
-    """Yield the whole batches of a segment, a chunk at a time.
-
-    Raises:
-        CorruptBatchError: a batch is malformed, or the segment ends inside a batch.
-    """
+    """Yield the whole batches of a segment, a chunk at a time."""
     from sediment.segment_io.segment.reader import HeaderScan
 
     scan = HeaderScan(path, size_bytes=size_bytes)

@@ -30,32 +30,21 @@ _OWNER_ONLY = 0o600
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Keys:
-    """Records with one of these keys, ascending."""
-
     values: tuple[bytes, ...]
 
     def hmacs(self, secret: bytes) -> tuple[str, ...]:
-        """Return the HMACs of the keys, ascending, in hex."""
         return tuple(sorted(subject_hmac(secret, key) for key in self.values))
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Condition:
-    """Records for which a condition of Spark SQL over the table `records` is true."""
-
     text: str
 
     def hmacs(self, secret: bytes) -> tuple[str, ...]:
-        """Return the HMAC of the text, in hex."""
         return (subject_hmac(secret, self.text.encode()),)
 
 
 def read_keys(file: Path, key_format: str) -> Keys:
-    """Return the distinct keys in `file`.
-
-    Raises:
-        UsageError: the file cannot be read or has no key, or a line is empty or not in `key_format`.
-    """
     keys = set()
     for number, line in enumerate(_read_lines(file), 1):
         try:
@@ -69,11 +58,6 @@ def read_keys(file: Path, key_format: str) -> Keys:
 
 
 def _read_lines(file: Path) -> list[bytes]:
-    """Return the lines of a file of keys, without their line feeds.
-
-    Raises:
-        UsageError: the file cannot be read, or a line is empty.
-    """
     warn_of_readers(file, "--keys-file")
     lines = read_input(file, "--keys-file").removesuffix(b"\n").split(b"\n")
     for number, line in enumerate(lines, 1):
@@ -83,11 +67,7 @@ def _read_lines(file: Path) -> list[bytes]:
 
 
 def read_condition(given: str) -> Condition:
-    """Return the condition of `--where`: SQL, or `@FILE` for the text of a file.
-
-    Raises:
-        UsageError: the file cannot be read, or the text is empty.
-    """
+    """Return the condition of `--where`: SQL, or `@FILE` for the text of a file."""
     text = given
     if given.startswith("@"):
         try:
@@ -100,11 +80,7 @@ def read_condition(given: str) -> Condition:
 
 
 def read_secret(file: Path) -> bytes:
-    """Return the secret for HMACs: the content of the file without its last line feed.
-
-    Raises:
-        UsageError: the file cannot be read or is too short.
-    """
+    """Return the secret for HMACs: the content of the file without its last line feed."""
     warn_of_readers(file, "--secret-file")
     secret = read_input(file, "--secret-file").removesuffix(b"\n")
     if len(secret) < _LEAST_SECRET_BYTES:
@@ -117,20 +93,11 @@ def read_secret(file: Path) -> bytes:
 
 
 def read_replacement(file: Path) -> bytes:
-    """Return the content of the replacement file, which becomes the new value of records.
-
-    Raises:
-        UsageError: the file cannot be read.
-    """
     return read_input(file, "--replacement")
 
 
 def write_private(file: Path, lines: Iterable[bytes]) -> None:
-    """Replace `file` with `lines`, durably; the new file has mode 0600 from the start.
-
-    Raises:
-        OSError: the file could not be written.
-    """
+    """Replace `file` with `lines`, durably; the new file has mode 0600 from the start."""
     unfinished = file.with_name(f"{file.name}.{os.getpid()}.tmp")
     unfinished.unlink(missing_ok=True)
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _OWNER_ONLY)
@@ -147,11 +114,6 @@ def write_private(file: Path, lines: Iterable[bytes]) -> None:
 
 
 def read_input(file: Path, option: str) -> bytes:
-    """Return the content of the file that an option names.
-
-    Raises:
-        UsageError: the file cannot be read.
-    """
     try:
         return file.read_bytes()
     except OSError as error:

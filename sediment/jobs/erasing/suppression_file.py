@@ -28,11 +28,6 @@ class SuppressionOptions:
     )
 
     def value(self) -> SuppressionList | None:
-        """Return the list; None without one.
-
-        Raises:
-            UsageError: an option is missing, or a file cannot be read.
-        """
         if (self.suppress is None) != (self.secret_file is None):
             raise UsageError("--suppress and --secret-file go together", advice="give both or neither")
         if self.suppress is None or self.secret_file is None:
@@ -41,31 +36,17 @@ class SuppressionOptions:
 
 
 def read_suppression_list(file: Path, secret_file: Path) -> SuppressionList:
-    """Return the suppression list in `file`; the secret of its HMACs is in `secret_file`.
-
-    Raises:
-        UsageError: a file cannot be read, or is not a suppression list with this secret.
-    """
     secret = read_secret(secret_file)
     return parse_suppression_list(read_input(file, "--suppress"), secret, path=str(file))
 
 
 def check_suppression_file(file: Path, secret: bytes) -> None:
-    """Check that keys can be added to `file`, which may be missing.
-
-    Raises:
-        UsageError: the file exists but is not a suppression list with this secret.
-    """
+    """Check that keys can be added to `file`, which may be missing."""
     _present(file, secret)
 
 
 def add_to_suppression_list(file: Path, secret: bytes, topics: Iterable[str], keys: Iterable[bytes]) -> None:
-    """Add `keys` to each of `topics` in `file`, durably; make the file if it is missing.
-
-    Raises:
-        UsageError: the file exists but is not a suppression list with this secret.
-        OSError: the file could not be written.
-    """
+    """Add `keys` to each of `topics` in `file`, durably; make the file if it is missing."""
     folder = os.open(file.absolute().parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)  # another erasure may add to the same list

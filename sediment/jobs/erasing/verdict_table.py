@@ -49,7 +49,6 @@ def action_of(name: str) -> Action:
 
 
 def uniform_verdicts(offsets: np.ndarray[Any, np.dtype[np.int64]], action: str, replacement: bytes) -> Verdicts:
-    """Return one verdict for each of the ascending `offsets`, int64[n]."""
     return Verdicts.uniform(offsets, _ACTIONS[action], replacement if action == REPLACE else b"")
 
 
@@ -57,9 +56,6 @@ def verdicts_of(rows: Iterable[GivenVerdict], action: str | None, replacement: b
     """Return the verdicts of a partition; `action` is the run's action, for rows without an action.
 
     Returns None if a row has no action and `action` is None.
-
-    Raises:
-        UsageError: two rows have the same offset, or a row with the action replace has no new value.
     """
     verdicts = []
     for row in rows:
@@ -86,11 +82,7 @@ def _verdict(row: GivenVerdict, action: str, replacement: bytes | None) -> Verdi
 
 
 def read_verdicts(path: str) -> Mapping[TopicPartition, tuple[GivenVerdict, ...]]:
-    """Return the rows of the table at `path`, which is a Delta table, a Parquet file or directory, or a CSV file.
-
-    Raises:
-        UsageError: the table cannot be read, has no rows, lacks a column or has a value of the wrong kind.
-    """
+    """Return the rows of the table at `path`, which is a Delta table, a Parquet file or directory, or a CSV file."""
     found: dict[TopicPartition, list[GivenVerdict]] = {}
     for batch in _batches(path):
         for row in batch.to_pylist():
