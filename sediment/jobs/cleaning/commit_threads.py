@@ -35,7 +35,6 @@ class CommitThreads:
         self._commits: list[Future[Any]] = []
 
     def map(self, commit: Callable[[Item], Outcome], items: Iterable[Item]) -> list[Outcome]:
-        """Call `commit` for each of the items, and return the outcomes in their order."""
         running = [self._pool.submit(commit, item) for item in items]
         self._commits = running
         return [each.result() for each in running]

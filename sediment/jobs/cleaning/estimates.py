@@ -34,7 +34,6 @@ def find_resources(sc: Any | None, all_bytes: int, *, asked: Strategy | None) ->
 
 
 def strategy_for(task: CleaningTask, plan: CleaningPlan, estimate: Callable[[], Estimate]) -> StrategyChoice:
-    """Return the strategy for the partition of `task`; `estimate` returns the bytes that `plan` would leave."""
     resources = replace(
         task.resources,
         task_memory_bytes=min(task.resources.task_memory_bytes, task.config.task_memory_bytes),
@@ -46,11 +45,7 @@ def strategy_for(task: CleaningTask, plan: CleaningPlan, estimate: Callable[[], 
 def check_headroom(plan: CleaningPlan, fs: Fs, writer: WriteBehind, estimate: Callable[[], Estimate]) -> None:
     """Check that the survivors fit on the disk, because all groups are written before a commit frees their sources.
 
-    `estimate` returns the bytes that `plan` would leave.  If the disk has room for a full copy of the log, `estimate`
-    is not called.  If the estimate is too low, the disk fills up while the log is cleaned, and nothing is committed.
-
-    Raises:
-        NoSpaceError: the disk is too full; nothing was changed.
+    If the estimate is too low, the disk fills up while the log is cleaned, and nothing is committed.
     """
     listing = plan.view.listing
     needed = plan.log_bytes

@@ -39,7 +39,6 @@ class HandedOff(CleanedInPlace):
         return False  # the engine is running, so no directory counts as cleanly stopped
 
     def settle(self, listing: LogListing) -> LogListing | None:
-        """Return `listing`, because the engine completes an interrupted replacement."""
         return listing
 
     def _committed(self, pair: tuple[CleaningTask, CleaningResult]) -> tuple[PartitionReport, int | None]:

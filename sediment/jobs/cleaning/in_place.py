@@ -8,7 +8,7 @@
 
 Invariants: only the driver renames files.  A partition is committed after its task has finished, and the checkpoint is
 written after the partition's last group.  Replaced files are removed in the background, and the locks are held until
-the last of these files is removed.  The report shows every failed removal.
+the last of these files is removed.
 """
 
 from __future__ import annotations
@@ -56,8 +56,6 @@ _WORTH_WATCHING_BYTES = 256 << 20  # a smaller partition is finished before its 
 
 
 class CleanedInPlace(DirectoriesInPlace[PartitionReport]):
-    """The log directories of a run of `compact`; `before` is the place of --keep-before."""
-
     def __init__(self, run: Run[PartitionReport], own: CompactOptions) -> None:
         log_dirs = run.options.log_dirs
         originals = kept_in(own.keep_originals, log_dirs, shares=True)
@@ -134,7 +132,6 @@ class CleanedInPlace(DirectoriesInPlace[PartitionReport]):
 
     # --------------------------------------------------------------------------------------------------------- cleaning
     def clean(self, tasks: Sequence[CleaningTask]) -> Iterator[PartitionReport]:
-        """Clean and commit the partitions; yield the report of each of them."""
         if not tasks:
             return
         run, own = self.run, self.own
@@ -191,7 +188,6 @@ class CleanedInPlace(DirectoriesInPlace[PartitionReport]):
 
     # ----------------------------------------------------------------------------------------------------------- commit
     def commit_all(self, results: Sequence[Cleaned]) -> list[PartitionReport]:
-        """Commit the swaps among the results; then write each directory's checkpoint and quarantine marks once."""
         pairs = [(each.item, each.result or failure(*self.run.why_lost(each.error, "clean"))) for each in results]
         is_one_swap = sum(result.swap is not None for _, result in pairs) < 2
         committed = list(map(self._committed, pairs)) if is_one_swap else self._threads.map(self._committed, pairs)
@@ -229,7 +225,6 @@ class CleanedInPlace(DirectoriesInPlace[PartitionReport]):
         reports: Sequence[PartitionReport],
         offsets: Sequence[int | None],
     ) -> list[PartitionReport]:
-        """Write the marks and checkpoints; return the reports, with failures if a checkpoint cannot be written."""
         marked: dict[Path, list[Uncleanable]] = {}
         unmarked: dict[Path, list[TopicPartition]] = {}
         checkpoints: dict[Path, dict[TopicPartition, int]] = {}
@@ -300,7 +295,6 @@ class CleanedInPlace(DirectoriesInPlace[PartitionReport]):
 def cleaned(
     run: Run[PartitionReport], sc: Any, tasks: Sequence[CleaningTask], *, in_order: bool
 ) -> Iterator[list[Cleaned]]:
-    """Yield the results of all tasks; partitions with splits are cleaned last, one at a time, on all task slots."""
     to_split: list[tuple[CleaningTask, CleaningResult]] = []
     for results in run_pending(
         sc,

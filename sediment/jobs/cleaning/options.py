@@ -46,8 +46,6 @@ WHOLE_RUN = Resources(asked=Strategy.WHOLE, slots=1, all_bytes=0, task_memory_by
 
 @dataclass(frozen=True, slots=True)
 class CompactOptions:
-    """Options of `compact` in addition to the common options."""
-
     force: bool = option(
         False,
         "Clean logs even if their dirty ratio is below min.cleanable.dirty.ratio.  Clean a log without dirty records "
@@ -123,15 +121,9 @@ class CompactOptions:
 
     @property
     def is_limited(self) -> bool:
-        """True if the run has a limit and may leave partitions out, so the order of the partitions matters."""
         return self.max_bytes is not None or self.max_seconds is not None
 
     def validate(self, common: CommonOptions) -> None:
-        """Check that the options are compatible with each other and with the log directories of `common`.
-
-        Raises:
-            UsageError: two options exclude each other, or a log directory needs another option.
-        """
         if self.strategy is Strategy.SPLIT and self.key_equality is KeyEquality.EXACT:
             raise UsageError(
                 "--strategy split excludes --key-equality exact, because split tasks exchange hashes, not keys",
@@ -230,11 +222,6 @@ class CleaningTask:
 
 
 def check_apart(originals: Path, before: Path) -> None:
-    """Check that the places of --keep-originals and --keep-before differ.
-
-    Raises:
-        UsageError: they are the same.
-    """
     if originals == before:
         raise UsageError(
             "--keep-before and --keep-originals name the same directory", advice="name a directory for each of them"

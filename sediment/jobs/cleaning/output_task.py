@@ -49,7 +49,6 @@ class PublishTask(PartitionOutput):
     scratch: Path | None = None
 
     def staying_after(self, swap: PreparedSwap | None, listing: LogListing) -> tuple[str, ...]:
-        """Return the files of the source that `swap` does not remove."""
         return self.staying(listing.path, () if swap is None else swap.groups)
 
 
@@ -68,7 +67,6 @@ class PublishResult:
 
 
 def publish_partition(task: PublishTask, attempt: str) -> PublishResult:
-    """Clean one partition into the output and copy its other files; an error becomes part of the result."""
     try:
         with throttled(task.rate_limit) as on_bytes:
             task.check_listed()
@@ -149,7 +147,6 @@ def _fetch(task: PublishTask, work: Path, on_bytes: OnBytes) -> None:
 def _cleaned_copy(
     task: PublishTask, cleaning: CleaningTask, work: Path, attempt: str, on_bytes: OnBytes
 ) -> PublishResult:
-    """Clean the partition in the directory `work`; then copy from `work` the files that cleaning did not rewrite."""
     publisher = task.publisher()
     fs = PublishingFs(publisher, task.folder, on_bytes, source=task.source)
     if publisher is not None:

@@ -35,7 +35,6 @@ _MOST_NAMED = 20
 
 
 def untouched(listing: LogListing, status: str, code: str | None, reason: str | None) -> PartitionReport:
-    """Return the report of an unchanged partition."""
     return PartitionReport(**unchanged_fields(listing), status=status, reason_code=code, reason=reason)
 
 
@@ -45,7 +44,6 @@ def is_rewritten(partition: PartitionReport) -> bool:
 
 
 def quarantined(listing: LogListing, mark: Uncleanable) -> PartitionReport:
-    """Return the report of a partition that the run skips because of its quarantine `mark`."""
     since = f"left alone since {date_text(mark.since_ms)}: {mark.reason}"
     again = "use --retry-quarantined to try it again"
     return untouched(listing, QUARANTINED, mark.reason_code, f"{since}; {again}")
@@ -78,7 +76,6 @@ def partly_committed(
 
 
 def uncommitted(task: CleaningTask, result: CleaningResult) -> PartitionReport:
-    """Return the report of a task whose swap is not committed yet."""
     status = QUARANTINED if result.uncleanable is not None else FAILED if result.failed else SKIPPED
     return replace(
         untouched(task.listing, status, result.reason_code, result.reason),
@@ -150,7 +147,6 @@ def _with_reason(report: PartitionReport, code: str, sentence: str) -> Partition
 
 
 def kept_tombstones(topic: str, batches: int) -> str:
-    """Return the reason for keeping tombstones and markers: delete.retention.ms is not stated."""
     count, verb = ("1 batch", "keeps its") if batches == 1 else (f"{batches} batches", "keep their")
     return (
         f"delete.retention.ms is not stated, so {count} got no delete horizon and {verb} tombstones and markers; "
@@ -159,7 +155,6 @@ def kept_tombstones(topic: str, batches: int) -> str:
 
 
 def how_to_state_delete_retention(topic: str) -> str:
-    """Return how to state delete.retention.ms."""
     return (
         "give --config FILE, for a broker of ZooKeeper with --topic-configs FILE and --broker-configs FILE, or --set "
         f"{topic}:delete.retention.ms=MS"
@@ -167,7 +162,6 @@ def how_to_state_delete_retention(topic: str) -> str:
 
 
 def _unreadable(batches: Sequence[UnreadableBatch]) -> str:
-    """Return a reason that lists the unreadable batches kept in the partition."""
     named = [
         f"offset {batch.offset} at position {batch.position} of "
         f"{segment_file_name(batch.segment, SegmentFileKind.LOG)}, {batch.size_bytes} bytes: {batch.what}"

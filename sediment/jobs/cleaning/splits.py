@@ -54,14 +54,11 @@ _LEAST_RECORD_BYTES = 64  # including a share of the batch header; smaller recor
 
 
 class CleanedInSplits(NamedTuple):
-    """The result of a partition, and the files of its splits in an output."""
-
     result: CleaningResult
     files: tuple[ManifestFile, ...] = ()
 
 
 def clean_in_place(sc: Any, task: CleaningTask, asked: CleaningResult) -> CleaningResult:
-    """Clean in its own directory a partition whose task `asked` for splits; if they are impossible, as a whole."""
     cleaned = clean_partition_in_splits(sc, task, asked, InPlace())
     return in_one_task(sc, task, partial(clean_partition, task.as_whole())) if cleaned is None else cleaned.result
 
@@ -122,11 +119,7 @@ def _in_splits(
 
 
 def finish_splits(task: CleaningTask, asked: CleaningResult, swap: PreparedSwap, place: TaskPlace) -> CleaningResult:
-    """Return the swap to commit, if `to_commit` accepts it.
-
-    Raises:
-        SourceChangedError: in a dry run, the segments changed while they were read.
-    """
+    """Return the swap to commit, if `to_commit` accepts it."""
     with place.reading(task.listing) as fs:
         check_listed(task, fs, at_end=True)
     result = to_commit(asked, swap, drop_keyless=task.options.drop_keyless)
@@ -153,7 +146,6 @@ def _scan(
 
 
 def in_one_task(sc: Any, task: CleaningTask, perform: Callable[[str], Outcome]) -> Outcome:
-    """Call `perform` with the name of the attempt in one Spark task, and return its result."""
     sc.setJobGroup(task.run_id, str(task.listing.partition))
     (outcome,) = sc.parallelize([0], 1).mapPartitions(partial(_once, perform)).collect()
     return cast("Outcome", outcome)
@@ -172,8 +164,6 @@ class SplitFailure:
 
 @dataclass(frozen=True, slots=True)
 class SplitJob:
-    """Partition to be cleaned in `splits`; one fold may use `budget_bytes` of memory."""
-
     work: SplitWork
     splits: tuple[Split, ...]
     budget_bytes: int
@@ -250,7 +240,6 @@ def _collect(job: SplitJob, index: int, _rows: Iterable[int]) -> Iterator[tuple[
 def _fold(
     splits: int, budget_bytes: int, _range: int, rows: Iterable[tuple[int, _CollectRow]]
 ) -> Iterator[tuple[int, _FoldRow]]:
-    """Fold the occurrences of one range of hashes."""
     failures: list[SplitFailure] = []
     collected: list[CollectedSplit] = []
     bitmaps = fold_range(_blobs(rows, failures, collected), budget_bytes=budget_bytes)

@@ -44,7 +44,6 @@ _WRITER = WriteBehind()  # shared by all partitions of this process
 
 
 def clean_partition(task: CleaningTask, attempt: str) -> CleaningResult:
-    """Clean one partition; errors of this partition are part of the result."""
     return start_partition(task, attempt).finish()
 
 
@@ -150,10 +149,6 @@ def open_and_select(task: CleaningTask, fs: Fs, on_bytes: OnBytes | None = None)
 
     With --force, the clean part of a log without dirty records is searched for expired tombstones; `on_bytes` is called
     with the size of each read.
-
-    Raises:
-        SourceChangedError: the segments differ from the driver's listing.
-        SedimentError: as in `open_view`.
     """
     # Imported late, because these modules compile kernels that the driver never needs.
     from sediment.compaction.cleanable_range import cleanable_range
@@ -182,9 +177,6 @@ def check_listed(task: CleaningTask, fs: Fs, *, at_end: bool = False) -> None:
 
     A dry run holds no lock, so it repeats this check at the end.  During a dry run or a hand-off, the broker or engine
     may append to the active segment and roll it.
-
-    Raises:
-        SourceChangedError: the segments differ.
     """
     if at_end and not task.dry_run:
         return
@@ -219,7 +211,6 @@ def _is_grown(listed: tuple[SegmentRef, ...], found: tuple[SegmentRef, ...]) -> 
 
 
 def _selected(cleanable: CleanableRange) -> CleaningResult:
-    """Return the result of a log that is not cleaned: the offsets of the range, and the blocking rule, if any."""
     result = CleaningResult(
         first_dirty_offset=cleanable.first_dirty_offset,
         first_uncleanable_offset=cleanable.first_uncleanable_offset,
@@ -235,9 +226,6 @@ def roll_active(task: CleaningTask, fs: Fs) -> CleaningTask:
     """Roll the active segment and return the task for the log after the roll; a dry run only simulates the roll.
 
     If a roll would not make the log cleanable, return the task unchanged.
-
-    Raises:
-        SedimentError: as in `open_and_select` and `plan_roll`.
     """
     from sediment.engine.directory.roll import perform_roll, plan_roll
 

@@ -9,8 +9,7 @@ because each of them uses all task slots.
 
 Invariants: the run neither changes nor locks a source.  Instead of a lock, the run lists the source again at the end.
 It completes the output only if nothing in the source changed.  The output contains every partition; a partition that
-was skipped or failed is copied unchanged.  If a partition can neither be cleaned nor copied, the output stays
-incomplete.
+was skipped or failed is copied unchanged.
 """
 
 from __future__ import annotations
@@ -100,7 +99,6 @@ class CleanedCopy(Destination[PartitionReport]):
     def unlisted(
         self, _directory: SelectedDirectory, partition: TopicPartition, code: str, reason: str
     ) -> PartitionReport:
-        """Return the report of a partition that is only copied because of an error."""
         return untouched(self._listed(partition), FAILED, code, reason)
 
     def marks(self, directory: SelectedDirectory) -> Mapping[TopicPartition, Uncleanable]:
@@ -120,7 +118,6 @@ class CleanedCopy(Destination[PartitionReport]):
 
     # -------------------------------------------------------------------------------------------------------- output
     def clean(self, tasks: Sequence[CleaningTask]) -> Iterator[PartitionReport]:
-        """Clean the partitions of `tasks` into the output, and copy all others; yield the report of each partition."""
         run = self.run
         copied = {row.partition: row for row in run.take_rows()}
         self._marked += [
@@ -171,7 +168,6 @@ class CleanedCopy(Destination[PartitionReport]):
         )
 
     def _published(self, sc: Any, tasks: Sequence[PublishTask]) -> Iterator[TaskResult[PublishTask, PublishResult]]:
-        """Yield the results of all partitions; those with splits are cleaned last, one at a time, on all task slots."""
         to_split: list[tuple[PublishTask, CleaningTask, CleaningResult]] = []
         for results in run_on_executors(
             sc, tasks, publish_partition, PublishTask.weight, group=self.run.run_id, is_stopped=self._is_over
@@ -195,7 +191,6 @@ class CleanedCopy(Destination[PartitionReport]):
     def _published_in_splits(
         self, sc: Any, task: PublishTask, cleaning: CleaningTask, asked: CleaningResult
     ) -> PublishResult:
-        """Clean a partition in splits, and copy its other files; if splits are impossible, clean it as a whole."""
         # Imported late, because this module compiles kernels that the driver needs only for splits.
         from sediment.jobs.cleaning.splits import clean_partition_in_splits, in_one_task
 
@@ -264,7 +259,6 @@ class CleanedCopy(Destination[PartitionReport]):
 
     # ---------------------------------------------------------------------------------------------------- completion
     def complete(self, rows: Sequence[PartitionReport]) -> list[PartitionReport]:
-        """Complete the output if no partition is missing and no source has changed."""
         if not rows:
             return []
         self.run.timer.restart()

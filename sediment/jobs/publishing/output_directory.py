@@ -49,7 +49,6 @@ _LOCAL = Fs()
 
 OUTPUT_INCOMPLETE = "output-incomplete"
 SOURCE_CHANGED = ("source-changed", "the source changed while it was read; stop the broker or work on a copy")
-"""Reason code and text of a partition that changed."""
 
 
 @dataclass(slots=True)
@@ -65,7 +64,6 @@ class OutputSource:
 
     @property
     def opened(self) -> SelectedDirectory:
-        """The directory, with its settings and checkpoints."""
         assert self.directory is not None
         return self.directory
 
@@ -91,13 +89,6 @@ class OutputDirectory:
 
     # ------------------------------------------------------------------------------------------------------- sources
     def open(self) -> list[SelectedDirectory]:
-        """Open the sources of the run; return their directories.
-
-        Raises:
-            UsageError: the output cannot be used, or the sources cannot be combined into one directory; nothing was
-                written.
-            SedimentError, OSError: a source cannot be read.
-        """
         stores = [Store(where) for where in self._options.given_log_dirs]
         _check_different(stores)
         check_output_path(self.store, stores)
@@ -136,19 +127,13 @@ class OutputDirectory:
         return path
 
     def partition(self, partition: TopicPartition, *, dry_run: bool) -> PartitionOutput:
-        """Return the files of a selected partition in its source and in the output."""
         source = self.source_of[partition]
         files = source.by_folder.get(str(partition), {})
         return PartitionOutput(partition, source.store, files, self.store, self._run_id, dry_run=dry_run)
 
     # -------------------------------------------------------------------------------------------------------- output
     def claim(self) -> None:
-        """Lock the output, and delete the files of an unfinished run in it.
-
-        Raises:
-            UsageError: the output can no longer be used.
-            DirectoryInUseError: another run writes to it.
-        """
+        """Lock the output, and delete the files of an unfinished run in it."""
         path = self.store.local_path
         self._publisher.modes = modes_of(source.store for source in self.sources)
         if path is not None:
@@ -160,7 +145,6 @@ class OutputDirectory:
             self._print(f"{self.store} was left incomplete by run {before}; starting over")
 
     def abandon(self) -> None:
-        """Report that the output is incomplete because a partition is missing."""
         self._print(f"{self.store} is not complete; run again to start over", style="red")
 
     def withdraw(self) -> None:
@@ -193,7 +177,6 @@ class OutputDirectory:
         return None
 
     def _changed_partitions(self) -> set[str] | None:
-        """Return the selected partitions that changed since the listing; None if no file of the sources changed."""
         changed: set[str] = set()
         beside = False
         for source in self.sources:
@@ -222,7 +205,6 @@ class OutputDirectory:
             yield self._publisher.publish(CLEAN_SHUTDOWN_FILE, [content], attempt="driver")
 
     def _checkpoints(self, first_dirty: Mapping[TopicPartition, int]) -> Iterator[tuple[str, bytes]]:
-        """Yield the checkpoint files of the partitions in the output, as (name, content)."""
         cleaner = {**self._merged(lambda checkpoints: checkpoints.first_dirty), **first_dirty}
         if cleaner:
             yield CLEANER_FILE, format_offset_checkpoint(dict(sorted(cleaner.items())))
@@ -267,7 +249,6 @@ _DIRECTORY_FILES = frozenset({CLEANER_FILE, CLEAN_SHUTDOWN_FILE, *(name for name
 
 
 def _check_different(stores: Sequence[Store]) -> None:
-    """Check that no source occurs twice in the options."""
     given = Counter(store.identity for store in stores)
     for store in stores:
         if given[store.identity] > 1:

@@ -47,20 +47,16 @@ class PartitionOutput:
 
     @property
     def folder(self) -> str:
-        """Name of the partition's directory in source and output."""
         return str(self.partition)
 
     @property
     def shown(self) -> str:
-        """Path or URI of the partition's directory in the source, for messages."""
         return f"{self.source}/{self.folder}"
 
     def weight(self) -> int:
-        """Return the size of all files in bytes; tasks are packed by this number."""
         return sum(file.size_bytes for file in self.files.values())
 
     def publisher(self) -> Publisher | None:
-        """Return a writer for the output; None in a dry run."""
         return None if self.dry_run else Publisher(self.output, self.run_id, self._modes())
 
     def make_folder(self) -> None:
@@ -71,11 +67,6 @@ class PartitionOutput:
         return modes_of([self.source], self.folder)
 
     def check_listed(self) -> None:
-        """Check that the folder in the source has the listed files.
-
-        Raises:
-            SourceChangedError: the folder has other files.
-        """
         if files_by_folder(self.source.files(self.folder)).get(self.folder, {}) != self.files:
             raise SourceChangedError(
                 "the files differ from those that the driver listed",
@@ -85,11 +76,9 @@ class PartitionOutput:
             )
 
     def source_fs(self, on_bytes: OnBytes) -> SourcePublishingFs:
-        """Return file operations that read the source in place, and write parts to the output."""
         return SourcePublishingFs(self.publisher(), self.source, self.folder, self.files, on_bytes)
 
     def reading_fs(self) -> SourcePublishingFs:
-        """Return file operations that only read the source."""
         return SourcePublishingFs(None, self.source, self.folder, self.files, lambda _count: None)
 
     def copied(self, names: Iterable[str], attempt: str, on_bytes: OnBytes) -> tuple[ManifestFile, ...]:
@@ -102,7 +91,6 @@ class PartitionOutput:
         return tuple(made.file for made in copy_partition(work, publisher, attempt=attempt, on_bytes=on_bytes))
 
     def staying(self, directory: Path, groups: Iterable[CleanedGroup]) -> tuple[str, ...]:
-        """Return the files of the source that `groups` do not replace; `directory` is the directory of the listing."""
         fs = self.reading_fs()
         gone = {name for group in groups for name in replaced_files(directory, group, fs)}
         return tuple(name for name in self.files if name not in gone)
@@ -130,38 +118,30 @@ def is_left_out(name: str) -> bool:
 
 
 def has_replacement(names: Iterable[str]) -> bool:
-    """Return True if one of `names` is a file of an unfinished segment replacement."""
     return any(name.endswith(_REPLACEMENT_SUFFIXES) for name in names)
 
 
 # -------------------------------------------------------------------------------------------------------------- copies
 @dataclass(frozen=True, slots=True)
 class CopyTask:
-    """Files of one partition to copy unchanged."""
-
     place: PartitionOutput
     names: tuple[str, ...]
 
     def weight(self) -> int:
-        """Return the size of the files in bytes."""
         return sum(self.place.files[name].size_bytes for name in self.names)
 
 
 @dataclass(frozen=True, slots=True)
 class CopyResult:
-    """Outcome of a copy: the `files` in the output; after a failure, the `error` (reason code, text) instead."""
-
     files: tuple[ManifestFile, ...] | None
     error: tuple[str, str] | None = None
 
 
 def copy_tasks(place: PartitionOutput, names: Sequence[str]) -> list[CopyTask]:
-    """Return tasks that copy the files in `names`; each task copies some of them."""
     return [CopyTask(place, tuple(piece)) for piece in in_pieces(names, place.files)]
 
 
 def copy_files(task: CopyTask, attempt: str) -> CopyResult:
-    """Copy the files of a task; an error becomes part of the result."""
     try:
         with throttled(task.place.rate_limit) as on_bytes:
             return CopyResult(task.place.copied(task.names, attempt, on_bytes))

@@ -34,8 +34,6 @@ from sediment.segment_io.partition.listing import LogListing
 
 
 class Destination(ABC, Generic[Report]):
-    """The destination of a run."""
-
     copies = False
     """True if the run also writes the partitions that its command leaves alone, together with the others."""
 
@@ -48,7 +46,6 @@ class Destination(ABC, Generic[Report]):
         """The file that lists the originals kept by the run."""
 
     def kept(self) -> dict[str, Any]:
-        """Return the fields of the run's report that name the places of kept files."""
         return {
             "originals": self.originals and str(self.originals),
             "catalogue": self.catalogue and str(self.catalogue),
@@ -60,21 +57,14 @@ class Destination(ABC, Generic[Report]):
 
     @abstractmethod
     def open(self) -> list[SelectedDirectory]:
-        """Check and open the directories of the run, and return them; they are then in `directories`.
-
-        Raises:
-            UsageError: a directory or an option is wrong; nothing was changed.
-            UncleanDirectoryError: the broker did not stop cleanly; nothing was changed.
-            DirectoryInUseError: a broker or another run uses a directory.
-        """
+        """Check and open the directories of the run, and return them; they are then in `directories`."""
 
     def naming(self, _directory: SelectedDirectory) -> AbstractContextManager[object]:
         """Make errors inside the block name the directory as reports name it."""
         return nullcontext()
 
     @abstractmethod
-    def listing(self, directory: SelectedDirectory, partition: TopicPartition) -> LogListing:
-        """Return the segments of a selected partition."""
+    def listing(self, directory: SelectedDirectory, partition: TopicPartition) -> LogListing: ...
 
     @abstractmethod
     def settle(self, listing: LogListing) -> LogListing | None:
@@ -100,8 +90,7 @@ class SegmentDestination(Destination[Report]):
     """A destination of single segments, for the commands whose tasks rewrite one segment each."""
 
     @abstractmethod
-    def place_of(self, listing: LogListing) -> TaskPlace:
-        """Return the `TaskPlace` for the tasks of a partition."""
+    def place_of(self, listing: LogListing) -> TaskPlace: ...
 
     @abstractmethod
     def free_bytes(self, listing: LogListing) -> int:
@@ -109,26 +98,16 @@ class SegmentDestination(Destination[Report]):
 
     @abstractmethod
     def listing_now(self, listing: LogListing) -> LogListing:
-        """Return the segments of a partition after a failure.
-
-        Raises:
-            SedimentError, OSError: the directory cannot be read.
-        """
+        """Return the segments of a partition after a failure."""
 
     @abstractmethod
     def commit(self, planned: PlannedPartition, swap: PreparedSwap) -> bool:
         """Commit a partition after all its segments are written; return False if a stop interrupted the commit."""
 
     @abstractmethod
-    def mark(self, listing: LogListing, mark: Uncleanable) -> None:
-        """Mark a partition as quarantined.
-
-        Raises:
-            OSError: the mark could not be written.
-        """
+    def mark(self, listing: LogListing, mark: Uncleanable) -> None: ...
 
     def shown(self, log_dir: str) -> str:
-        """Return the path or URI of a log directory for reports."""
         return log_dir
 
     def withdraw(self) -> None:
@@ -136,11 +115,6 @@ class SegmentDestination(Destination[Report]):
 
 
 def check_stopped_cleanly(directories: Sequence[SelectedDirectory]) -> None:
-    """Check that no broker runs on the directories, and that the last broker stopped cleanly.
-
-    Raises:
-        UncleanDirectoryError: a directory is unclean.
-    """
     for directory in directories:
         if directory.is_unclean:
             raise UncleanDirectoryError(

@@ -49,8 +49,7 @@ class Command(ABC, Generic[Selected, Planned, Report]):
         """Return the plans to carry out, or None after a stop; an error ends the run before anything changes."""
 
     @abstractmethod
-    def rewrite(self, planned: Sequence[Planned]) -> Iterator[Report]:
-        """Rewrite and commit the partitions; yield the report of each of them."""
+    def rewrite(self, planned: Sequence[Planned]) -> Iterator[Report]: ...
 
     @abstractmethod
     def unlisted(self, directory: SelectedDirectory, partition: TopicPartition, code: str, reason: str) -> Report:

@@ -34,8 +34,6 @@ from sediment.segment_io.partition.listing import LogListing, list_log
 
 
 class DirectoriesInPlace(SegmentDestination[Report]):
-    """The log directories of a run."""
-
     def __init__(self, run: Run[Report], originals: KeptIn | None, *, allow_network_fs: bool) -> None:
         super().__init__(run)
         self.originals = originals
@@ -77,7 +75,6 @@ class DirectoriesInPlace(SegmentDestination[Report]):
         check_outside(self.originals, self.run.options.log_dirs)
 
     def warn_in_dry_run(self) -> None:
-        """Warn of what a run would refuse, and of brokers that run on the directories."""
         warn_of_refusals(self.directories)
         self.running = warn_of_running(self.directories)
 
@@ -100,7 +97,6 @@ class DirectoriesInPlace(SegmentDestination[Report]):
 
     # --------------------------------------------------------------------------------------------------- the partitions
     def begin(self, planned: Sequence[Work]) -> Mapping[Path, tuple[LogListing, CleaningResult]]:
-        """Write the catalogue of originals; leave out partitions whose files cannot be read."""
         listings = [each.listing for each in planned if each.may_change]
         if self.originals is None or not listings:
             return {}

@@ -45,8 +45,8 @@ def catalogue_of_run(
 ) -> Catalogue:
     """Return the first catalogue, still without files, of a run.
 
-    `checkpoints` is keyed by log directory.  Call this before the run removes a file.  A restore has a catalogue with
-    another `run_id` for each run that it undoes; `restores` is the id of that run.
+    Call this before the run removes a file.  A restore has a catalogue with another `run_id` for each run that it
+    undoes; `restores` is the id of that run.
     """
     return Catalogue(
         run_id=run_id or run.run_id,
@@ -88,11 +88,7 @@ class KeptOriginals(_Originals):
         checkpoints: Mapping[Path, LogDirCheckpoints],
         partitions: Iterable[OriginalPartition],
     ) -> None:
-        """Write the catalogues; call this before the run replaces a file.
-
-        Raises:
-            OSError: a catalogue could not be written, so no file may be replaced.
-        """
+        """Write the catalogues; call this before the run replaces a file."""
         super().__init__(run, kept_in)
         partitions = list(partitions)
         for target in {kept_in.of(path): None for path in checkpoints}:
@@ -104,15 +100,9 @@ class KeptOriginals(_Originals):
                 self._links[target].begin()
 
     def of(self, log_dir: Path) -> BackupLinks:
-        """Return the links of a log directory that has partitions in the catalogues."""
         return self._links[self.kept_in.of(log_dir)]
 
     def keep_swap(self, swap: PreparedSwap) -> None:
-        """Link the files that a swap replaces.
-
-        Raises:
-            UsageError, OSError: see `BackupLinks.keep_swap`.
-        """
         self.of(Path(swap.directory).parent).keep_swap(swap)
 
 
@@ -132,10 +122,6 @@ class OriginalsOnDemand(_Originals):
         """Link all segment files of the partition in `path`, durably; return the directory of the originals.
 
         A second call changes nothing: the files that the run has replaced since then are no originals.
-
-        Raises:
-            UsageError: files of this log directory cannot be linked to its place.
-            OSError: a link or the catalogue could not be written.
         """
         log_dir = path.parent
         target = self.kept_in.of(log_dir)
@@ -202,6 +188,5 @@ def end_originals(originals: BackupLinks, reports: Iterable[PartitionOutcome]) -
 
 
 def _shown_arguments(log_dirs: Iterable[Path], given: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Return the log directories and the given options in the form that a catalogue stores."""
     options = [name if not value else f"{name}={value}" for name, value in given]
     return (*(without_secret(str(path)) for path in log_dirs), *options)

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RewriteOptions:
-    """Options of all rewriting commands, in addition to the common options; a subclass adds those of one command."""
-
     dry_run: bool = option(False, "Change nothing; report what would change.", from_settings=ONE_COMMAND)
     keep_originals: Directory | None = keep_originals_option()
     output: str | None = option(
@@ -33,20 +31,13 @@ class RewriteOptions:
 
     @property
     def local_output(self) -> Path | None:
-        """Directory of the output; None without an output, or if the output is not on this machine."""
         path = None if self.output is None else local_directory(self.output)
         return None if path is None else Path(path).absolute()
 
     def kept_in(self, common: CommonOptions) -> KeptIn | None:
-        """Return where the replaced files of each log directory are kept; None without --keep-originals."""
         return kept_in(self.keep_originals, common.log_dirs, shares=True)
 
     def validate(self, common: CommonOptions) -> None:
-        """Check that the options are compatible with the log directories of `common`.
-
-        Raises:
-            UsageError: a log directory is a URI, or two options exclude each other.
-        """
         if self.output is not None and self.keep_originals is not None:
             raise UsageError(
                 "--output excludes --keep-originals: the source keeps them", advice="leave one of them out"

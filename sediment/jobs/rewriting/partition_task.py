@@ -48,17 +48,11 @@ class SegmentResult(Protocol):
 
 
 class SegmentRewrite(Protocol):
-    """Rewrite of one segment, pickled for the executors."""
-
     @property
     def segment(self) -> SegmentRef: ...
 
     def rewrite(self, fs: Fs, attempt: Attempt) -> SegmentResult:
-        """Write the new segment to synced `.part` files; after an error, leave none of them.
-
-        Raises:
-            SedimentError, OSError: the segment cannot be rewritten.
-        """
+        """Write the new segment to synced `.part` files; after an error, leave none of them."""
         ...
 
 
@@ -79,21 +73,11 @@ class PartitionRewritePlan:
 
 
 class PartitionRewrite(Protocol):
-    """Rewrite of one partition, pickled for the executors."""
-
-    def plan(self, view: LogView, config: CompactionConfig, fs: Fs) -> PartitionRewritePlan:
-        """Return the segments to rewrite.
-
-        Raises:
-            SedimentError, OSError: the partition cannot be rewritten.
-        """
-        ...
+    def plan(self, view: LogView, config: CompactionConfig, fs: Fs) -> PartitionRewritePlan: ...
 
 
 # ------------------------------------------------------------------------------------------- where the segments go
 class TaskOfPartition(TaskOfRun, Protocol):
-    """A task of one partition."""
-
     @property
     def listing(self) -> LogListing: ...
 
@@ -174,8 +158,6 @@ class InOutput:
 # ------------------------------------------------------------------------------------------------------------ the tasks
 @dataclass(frozen=True, slots=True)
 class PlacedTask:
-    """What an executor needs to read `listing` and to write new segments to `place`."""
-
     listing: LogListing
     place: TaskPlace
     now_ms: int
@@ -188,14 +170,11 @@ class PlacedTask:
         return self.listing.path.parent
 
     def weight(self) -> int:
-        """Return the `.log` bytes to read; tasks are packed by this number."""
         return self.listing.log_bytes()
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteTask(PlacedTask):
-    """One partition to plan."""
-
     rewrite: PartitionRewrite
     checkpoints: PartitionCheckpoints
     config: CompactionConfig
@@ -209,7 +188,6 @@ class SegmentTask(PlacedTask):
 
 
 def plan_rewrite_of(task: RewriteTask, _attempt: str) -> PartitionRewritePlan | CleaningResult:
-    """Plan one partition; return a failure if it cannot be planned."""
     # Imported late, because this module compiles kernels that the driver never needs.
     from sediment.segment_io.partition.log_view import open_view
 
@@ -256,14 +234,11 @@ def _check_free_space(task: RewriteTask, plan: PartitionRewritePlan, fs: Fs) -> 
 
 @dataclass(frozen=True, slots=True)
 class WrittenSegment:
-    """Result of one segment, and its new files in the output if there is one."""
-
     result: SegmentResult
     files: tuple[ManifestFile, ...]
 
 
 def rewrite_segment_task(task: SegmentTask, attempt: str) -> WrittenSegment | CleaningResult:
-    """Rewrite one segment; return a failure if it cannot be rewritten."""
     try:
         with task.place.environment(task) as (fs, on_bytes):
             result = task.rewrite.rewrite(fs, Attempt(task.run_id, attempt, on_bytes))

@@ -17,8 +17,6 @@ from sediment.segment_io.partition.listing import LogListing
 
 @dataclass(frozen=True, slots=True)
 class SelectedPartition:
-    """A partition that the command may rewrite: its listing, and the settings that apply."""
-
     listing: LogListing
     directory: SelectedDirectory
     settings: Settings
@@ -53,7 +51,6 @@ class PlannedPartition:
         return bool(self.plan.segments)
 
     def lowered_checkpoint(self) -> int | None:
-        """Return the partition's new cleaner checkpoint entry if the rewrite lowers the entry, else None."""
         now = self.selected.directory.checkpoints.of(self.selected.partition).first_dirty
         lowered = self.plan.next_dirty_offset
         return lowered if now is not None and lowered is not None and lowered < now else None

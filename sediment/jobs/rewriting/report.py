@@ -64,7 +64,6 @@ def unchanged_fields(listing: LogListing) -> dict[str, Any]:
 
 
 def listed(listing: LogListing, status: str, code: str | None = None, reason: str | None = None) -> RewriteReport:
-    """Return the report of an unchanged partition."""
     return RewriteReport(**unchanged_fields(listing), status=status, reason_code=code, reason=reason)
 
 
@@ -86,7 +85,6 @@ def segments_after(listing: LogListing, groups: Iterable[CleanedGroup]) -> list[
 
 
 def columns_with(own: Sequence[TableColumn[Any]]) -> tuple[TableColumn[Any], ...]:
-    """Return the columns of a rewriting command, with its `own` columns before the bytes."""
     return (
         *name_and_status(),
         TableColumn("segments", _segments, lambda row: row.segments_rewritten, rank=1),
@@ -100,7 +98,6 @@ def _segments(rows: Sequence[RewriteReport]) -> str:
 
 
 def print_table(report: RewriteRunReport[Any], columns: Sequence[TableColumn[Any]], screen: Screen) -> None:
-    """Print a row for each partition, the failures, and the reasons why partitions were skipped or stay unchanged."""
     screen.partitions(report.partitions, columns, dry_run=report.dry_run)
     screen.failed(report.partitions)
     screen.reasons(row for row in report.partitions if row.status in (SKIPPED, UNCHANGED))

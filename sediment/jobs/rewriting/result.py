@@ -25,7 +25,6 @@ Outcome = TypeVar("Outcome")
 
 MAX_SECONDS = "max-seconds"
 TASK_ERRORS = (SedimentError, OSError)
-"""Errors that `failed_task` converts to the result of a partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,6 @@ class CleaningResult:
 
 
 def failure(code: str, reason: str) -> CleaningResult:
-    """Return the result of a partition that was not cleaned because of an error."""
     return CleaningResult(reason_code=code, reason=reason, failed=True)
 
 
@@ -93,8 +91,6 @@ def to_commit(result: CleaningResult, swap: PreparedSwap, *, drop_keyless: bool)
 
 
 class PartitionTask(Protocol):
-    """A task on one partition."""
-
     @property
     def listing(self) -> LogListing: ...
 
@@ -103,7 +99,6 @@ class PartitionTask(Protocol):
 
 
 def result_of(task: PartitionTask, step: Callable[[], Outcome]) -> Outcome | CleaningResult:
-    """Return the result of `step`; if it raises one of TASK_ERRORS, return a failed result of `task`."""
     try:
         return step()
     except TASK_ERRORS as error:

@@ -31,8 +31,6 @@ from sediment.segment_io.partition.listing import LogListing
 
 
 class Work(Protocol):
-    """A partition that the run is going to rewrite."""
-
     @property
     def listing(self) -> LogListing: ...
     @property
@@ -96,7 +94,6 @@ class Run(Generic[Report]):
         return time.monotonic() - self._began
 
     def header(self, rows: Iterable[Report]) -> dict[str, Any]:
-        """Return the fields that the report of every run has, with `rows` in order."""
         return {
             "run_id": self.run_id,
             "command": self.command,
@@ -136,7 +133,6 @@ class Run(Generic[Report]):
         *,
         least_rounds: int = LEAST_ROUNDS,
     ) -> Iterator[list[TaskResult[Item, Outcome]]]:
-        """Run `items` on the executors until the run is stopped, as `run_on_executors` does."""
         return run_on_executors(
             self.spark(),
             items,
@@ -196,10 +192,6 @@ def read_locked(
 
     `locked` are the directories to lock, by default the log directories; the locks are held until the end of the run's
     stack.  Directories for kept files are created; at the end of the stack, those that are still empty are removed.
-
-    Raises:
-        UsageError: a log directory or the place of its kept files cannot be used; nothing was changed.
-        DirectoryInUseError: a broker or another run uses a directory.
     """
     found = read()
     if check is not None:
@@ -219,11 +211,6 @@ def read_locked(
 
 
 def check_outside(kept: KeptIn | None, log_dirs: Iterable[Path]) -> None:
-    """Check that no place of kept files is inside a log directory.
-
-    Raises:
-        UsageError: one is.
-    """
     if kept is not None:
         log_dirs = tuple(log_dirs)
         for path in log_dirs:

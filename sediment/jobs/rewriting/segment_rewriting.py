@@ -4,8 +4,6 @@
 2. Plan every partition, in tasks.  Then let the command approve the plans, or end the run before any change.
 3. Rewrite the segments, in tasks.  A dry run rewrites them in memory, so its figures are exact.
 4. Commit each partition after all of its segments are written.
-
-Invariant: a partition is committed only if all of its segments were rewritten.
 """
 
 from __future__ import annotations
@@ -68,7 +66,6 @@ def destination_of(
 def report_fields(
     run: Run[Rewritten], own: RewriteOptions, destination: SegmentDestination[Rewritten], rows: Sequence[Rewritten]
 ) -> dict[str, Any]:
-    """Return the fields of a `RewriteRunReport`."""
     return {
         **run.header(rows),
         "dry_run": run.dry_run,
@@ -79,8 +76,6 @@ def report_fields(
 
 
 class SegmentRewriting(Command[SelectedPartition, PlannedPartition, Rewritten], Generic[Own, Rewritten]):
-    """A command that rewrites segments."""
-
     def __init__(self, run: Run[Rewritten], own: Own, destination: SegmentDestination[Rewritten]) -> None:
         self._run = run
         self._own = own
@@ -208,7 +203,6 @@ class SegmentRewriting(Command[SelectedPartition, PlannedPartition, Rewritten], 
                     yield PlannedPartition(by_path[done.item.listing.path], plan)
 
     def _task_fields(self, sc: Any, *, in_memory: bool) -> dict[str, Any]:
-        """Return the fields that all tasks of one Spark job share."""
         run = self._run
         return {
             "now_ms": run.options.now_ms,
@@ -284,7 +278,6 @@ class SegmentRewriting(Command[SelectedPartition, PlannedPartition, Rewritten], 
 
     # --------------------------------------------------------------------------------------------------------- reports
     def _failed(self, listing: LogListing, why: CleaningResult, planned: PlannedPartition | None) -> Rewritten:
-        """Return the report of a partition that was not rewritten because of an error; mark corrupt data."""
         status = FAILED
         if why.uncleanable is not None:
             status = QUARANTINED

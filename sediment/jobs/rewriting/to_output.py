@@ -101,7 +101,6 @@ class NewLogDirectory(SegmentDestination[Rewritten]):
         return {}
 
     def commit(self, planned: PlannedPartition, swap: PreparedSwap) -> bool:
-        """Record the new files of a partition, and the files to copy."""
         partition = planned.selected.partition
         place = self.directory.partition(partition, dry_run=False)
         changed = [group for group in swap.groups if group.parts]
@@ -120,7 +119,6 @@ class NewLogDirectory(SegmentDestination[Rewritten]):
         self.directory.withdraw()
 
     def complete(self, rows: Sequence[Rewritten]) -> list[Rewritten]:
-        """Copy the unchanged files and complete the output, or leave the output incomplete and report the cause."""
         failed = self._completed(rows) if rows else {}
         return [_failed(row, *failed[index]) if index in failed else row for index, row in enumerate(rows)]
 
@@ -144,7 +142,6 @@ class NewLogDirectory(SegmentDestination[Rewritten]):
         return _reasons(rows, dict.fromkeys(changed, SOURCE_CHANGED), _INCOMPLETE)
 
     def _copy(self) -> dict[str, Reason]:
-        """Copy the unchanged files; return the partitions that could not be copied."""
         places = [self.directory.partition(partition, dry_run=False) for partition in self.directory.source_of]
         try:
             sc = self.run.spark()
