@@ -28,18 +28,13 @@ INTERNAL = {"internal": True}
 
 
 def arrow_table(row_type: type, rows: Sequence[Any]) -> pa.Table:
-    """Return `rows` as a table; they are instances of the dataclass `row_type`, and each of its fields has a column."""
     import pyarrow as pa
 
     return pa.Table.from_pylist([asdict(row) for row in rows], schema=pa.schema(_arrow_fields(row_type)))
 
 
 def pandas_frame(table: pa.Table) -> pd.DataFrame:
-    """Return a frame with nullable columns, and maps as dicts.
-
-    Raises:
-        UsageError: pandas is not installed.
-    """
+    """Return a frame with nullable columns, and maps as dicts."""
     try:
         import pandas as pd
     except ImportError as error:

@@ -22,13 +22,12 @@ _STATUS_OF_DRY_RUN = "would be"
 
 @dataclass(frozen=True, slots=True)
 class TableColumn(Generic[Row]):
-    """Column of a table.
+    """`show` returns the text of a cell, given the reports of one partition or of all partitions of a topic.
 
-    `show` returns the text of a cell, given the reports of one partition or of all partitions of a topic.  `number` is
-    None for a column of text; otherwise it returns the number by which a row is sorted, or None.  Columns of rank 0 are
-    always shown; the others are shown only if they fit, lowest ranks first.  `style` returns the style of a text.
-    Columns whose numbers cannot be added, such as offsets and ratios, have no sum.  `sort_name` is the name of the
-    column in --sort; the default is the name of the column.
+    `number` is None for a column of text; otherwise it returns the number by which a row is sorted, or None.  Columns
+    of rank 0 are always shown; the others are shown only if they fit, lowest ranks first.  Columns whose numbers cannot
+    be added, such as offsets and ratios, have no sum.  `sort_name` is the name of the column in --sort; the default is
+    the name of the column.
     """
 
     name: str
@@ -41,11 +40,9 @@ class TableColumn(Generic[Row]):
 
     @property
     def key(self) -> str:
-        """Name of the column in --sort."""
         return (self.sort_name or self.name).removesuffix("?").replace(" ", "-")
 
     def sort_number(self, rows: Sequence[Row]) -> float:
-        """Return the number by which a row of the table is sorted; 0 if the row has no number."""
         if self.number is None or (len(rows) > 1 and not self.adds_up):
             return 0
         return sum(self.number(row) or 0 for row in rows)
@@ -62,7 +59,7 @@ def text_column(name: str, of: Callable[[Row], str], *, rank: int = 0) -> TableC
 
 
 def number_column(name: str, of: Callable[[Row], int | None], *, rank: int = 0, about: str = "") -> TableColumn[Row]:
-    """Return a column of numbers; the row of a topic shows the sum.  If a value is None, its cell is blank."""
+    """Return a column of numbers; the row of a topic shows the sum."""
     return TableColumn(name, lambda rows: _total(rows, of, lambda total: f"{about}{total:,}"), of, rank)
 
 
@@ -76,7 +73,7 @@ def offset_column(name: str, of: Callable[[Row], int | None], *, rank: int = 0) 
 
 
 def bytes_column(name: str, of: Callable[[Row], int | None], *, rank: int = 0) -> TableColumn[Row]:
-    """Return a column of sizes in bytes; the row of a topic shows the sum.  If a value is None, its cell is blank."""
+    """Return a column of sizes in bytes; the row of a topic shows the sum."""
     return TableColumn(name, lambda rows: _total(rows, of, human_bytes), of, rank)
 
 
@@ -113,12 +110,10 @@ def is_stopped(row: OutcomeReport) -> bool:
 
 
 def status_word(row: OutcomeReport) -> str:
-    """Return the status of a partition, or `stopped` if a signal ended the run before the partition was done."""
     return STOPPED if is_stopped(row) else row.status
 
 
 def status_text(row: OutcomeReport) -> str:
-    """Return the status of a partition, with the code of its reason."""
     return f"{row.status}: {row.reason_code}" if row.reason_code and not is_stopped(row) else status_word(row)
 
 
@@ -138,7 +133,6 @@ def status_counts(rows: Iterable[OutcomeReport], *, dry_run: bool = False) -> st
 def name_and_status(
     shown: Callable[[Any], str] = status_text, word: Callable[[Any], str] = status_word
 ) -> tuple[TableColumn[Any], TableColumn[Any]]:
-    """Return the columns for name and status of a partition; `status_column` explains `shown` and `word`."""
     return text_column("partition", lambda row: row.partition), status_column(_STATUS, shown, word)
 
 
@@ -167,7 +161,6 @@ def of_dry_run(columns: Sequence[TableColumn[Row]]) -> list[TableColumn[Row]]:
 
 
 def status_style(shown: str) -> str:
-    """Return the style of a status: red for failed, yellow for stopped, dim for unchanged partitions."""
     words = set(shown.replace(",", " ").replace(":", " ").split())
     if words & BAD_STATUSES:
         return "red"

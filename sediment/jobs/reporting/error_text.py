@@ -50,7 +50,6 @@ class ErrorText:
 
 
 def error_text_of(error: BaseException) -> ErrorText:
-    """Return the reason code and the sentence of the error that ended a command."""
     if was_stopped(error):
         return ErrorText(*describe(StoppedError()))
     if isinstance(error, SedimentError | OSError):
@@ -89,6 +88,5 @@ def _raised(error: BaseException | None) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of a library error's text; if the text is empty, return the name of the error's class."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__

@@ -20,7 +20,6 @@ def show_plain_bytes() -> Callable[[], None]:
 
 
 def human_bytes(size_bytes: int) -> str:
-    """Return a size for people: in decimal units, or in plain bytes after `show_plain_bytes`."""
     if _bytes_are_plain:
         return str(size_bytes)
     size = float(size_bytes)
@@ -32,7 +31,6 @@ def human_bytes(size_bytes: int) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return a number with its noun; for any number except 1, the noun gets an s, or es after ch."""
     if number == 1:
         return f"{number} {noun}"
     return f"{number} {noun}es" if noun.endswith("ch") else f"{number} {noun}s"

@@ -128,7 +128,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRow:
-    """Row of one partition.  A text that is missing in the report is empty; `sort` contains the numbers for sorting."""
+    """A text that is missing in the report is empty; `sort` contains the numbers for sorting."""
 
     partition: str
     log_dir: str
@@ -153,8 +153,7 @@ class PartitionRow:
 class ReasonRow:
     """Partitions of one status and reason code.
 
-    `example` is the explanation.  If the partitions have different explanations, `example` is the explanation for
-    `example_of`, the largest partition.
+    If the partitions have different explanations, `example` is the explanation for `example_of`, the largest partition.
     """
 
     status: str
@@ -171,8 +170,6 @@ class ReasonRow:
 
 @dataclass(frozen=True, slots=True)
 class CheckRow:
-    """Check of `verify`: the partitions that failed it, and the numbers of those that passed or were not checked."""
-
     name: str
     rule: str
     passed: int
@@ -190,8 +187,6 @@ class SettingsGroup:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Everything that the template shows."""
-
     command: str
     versions: tuple[str, ...]
     run_id: str
@@ -230,7 +225,7 @@ def render_html(
     """Return the page of the run whose JSON report is `document`; if `document` has an `error`, the run gave no result.
 
     `options` are the given command-line options, as (name, text).  `settings` are keyed by log directory; the key ""
-    has the settings for all other directories.  `log_dirs` are the given log directories.
+    has the settings for all other directories.
     """
     page = make_page(document, options=options, settings=settings, log_dirs=log_dirs)
     return render_template("report.html", page=page, units=STRIP_UNITS)
@@ -244,7 +239,6 @@ def make_page(
     settings: Mapping[str, Settings] = MappingProxyType({}),
     log_dirs: Sequence[str] = (),
 ) -> Page:
-    """Return the content of the page for `document`."""
     log_dirs = tuple(without_credentials(public_uri(log_dir)) for log_dir in log_dirs)
     partitions: list[Mapping[str, Any]] = sorted(
         map(_for_people, document.get("partitions", ())),
@@ -305,7 +299,6 @@ def _for_people(partition: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _versions() -> tuple[str, ...]:
-    """Return the versions of Sediment, Python and, if installed, Spark, and the name of this host."""
     versions = [f"Sediment {__version__}", f"Python {platform.python_version()}"]
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         versions.append(f"Spark {importlib.metadata.version('pyspark')}")
@@ -313,13 +306,11 @@ def _versions() -> tuple[str, ...]:
 
 
 def _command_line(command: str, log_dirs: Sequence[str], options: Sequence[tuple[str, str]]) -> str:
-    """Return the command with its arguments, for a shell; empty if no argument is known."""
     given = [word for name, text in options for word in ((name, text) if text else (name,))]
     return shlex.join(["sediment", command, *log_dirs, *given]) if log_dirs or given else ""
 
 
 def _directories(partitions: Sequence[Mapping[str, Any]], log_dirs: Sequence[str]) -> tuple[tuple[str, str], ...]:
-    """Return the log directories as (role, path); the two roles in `verify` are before and after."""
     found = {("", str(p["log_dir"])) for p in partitions if p.get("log_dir")}
     for role in ("before", "after"):
         found |= {(role, str(p[role]).rpartition("/")[0]) for p in partitions if isinstance(p.get(role), str)}
@@ -365,8 +356,6 @@ def _tiles(
 def _record_tiles(
     document: Mapping[str, Any], partitions: Sequence[Mapping[str, Any]], *, only_would: bool
 ) -> Iterator[tuple[str, str, str]]:
-    """Yield the figures of records, of rows of a table, and of deleted segments."""
-
     def total(name: str) -> int | None:
         counts = [count for p in partitions if (count := _whole(p, name)) is not None]
         return sum(counts) if counts else None
@@ -395,7 +384,6 @@ def _record_tiles(
 
 
 def _share(before: int, after: int, saved: str) -> str:
-    """Return the share of `before` that the run saved, or the growth if the run added bytes."""
     if not before:
         return ""
     return (
@@ -466,7 +454,6 @@ def _reasons(partitions: Sequence[Mapping[str, Any]]) -> tuple[ReasonRow, ...]:
 
 
 def _grouped(partitions: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], list[Mapping[str, Any]]]:
-    """Return the partitions by status and reason code."""
     grouped: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for partition in partitions:
         grouped.setdefault((str(partition["status"]), str(partition.get("reason_code") or "")), []).append(partition)
@@ -474,7 +461,6 @@ def _grouped(partitions: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], l
 
 
 def _reason(some: Sequence[Mapping[str, Any]]) -> ReasonRow:
-    """Return the group of partitions with one status and reason code; the largest is the example."""
     first = some[0]
     status = str(first["status"])
     return ReasonRow(
@@ -502,12 +488,10 @@ def name_ranges(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def _is_empty(partition: Mapping[str, Any]) -> bool:
-    """Return True if a partition has no bytes, did not fail, and has no note."""
     return _size(partition) == 0 and _tone(str(partition["status"])) != "bad" and not _sentences(partition)
 
 
 def _checks(partitions: Sequence[Mapping[str, Any]]) -> tuple[CheckRow, ...]:
-    """Return the results of each check of `verify` over all compared partitions, in the order of the rules."""
     compared = [(str(p["partition"]), p["checks"]) for p in partitions if p.get("checks")]
     return tuple(
         CheckRow(
@@ -564,7 +548,6 @@ def _row(partition: Mapping[str, Any], now_ms: int, largest: int, room: int) -> 
 
 
 def _sentences(partition: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the notes on a partition, in the words of its command."""
     deleted = (
         f"segment {segment['base_offset']:,} ({unbroken_bytes(segment['bytes'])}) expires by {segment['rule']}"
         for segment in partition.get("deleted_segments") or ()
@@ -603,7 +586,6 @@ def _size(partition: Mapping[str, Any]) -> int | None:
 
 
 def _segment_bytes(partition: Mapping[str, Any]) -> int | None:
-    """Return the total size of segments that are listed as objects."""
     segments = partition.get("segments") or ()
     sizes = [segment["bytes"] for segment in segments if isinstance(segment, Mapping) and "bytes" in segment]
     return sum(sizes) if sizes else None
@@ -664,7 +646,6 @@ def _merged(strip: Sequence[Sequence[Any]], room: int) -> Iterable[list[Sequence
 
 
 def _columns(rows: Sequence[PartitionRow]) -> frozenset[str]:
-    """Return the columns that have a value in at least one row."""
     texts = {
         "size": "size_text",
         "saved": "saved_text",
@@ -678,7 +659,6 @@ def _columns(rows: Sequence[PartitionRow]) -> frozenset[str]:
 
 # ------------------------------------------------------------------------------------------------------------- settings
 def _settings(settings: Mapping[str, Settings], partitions: Sequence[Mapping[str, Any]]) -> tuple[SettingsGroup, ...]:
-    """Return the given settings and the cleaning settings of each topic; topics with the same settings are grouped."""
     from sediment.segment_io.errors import SettingsError
 
     grouped: dict[tuple[tuple[str, str, str], ...], list[str]] = {}
@@ -706,7 +686,6 @@ def _text(value: object) -> str:
 
 # ---------------------------------------------------------------------------------------------------------------- texts
 def unbroken_bytes(size_bytes: int) -> str:
-    """Return a size for people, without a line break."""
     return figures.human_bytes(size_bytes).replace(" ", "\N{NO-BREAK SPACE}")
 
 
@@ -716,7 +695,6 @@ def utc(time_ms: int) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a duration for people."""
     if seconds < 0.001:
         return "<1 ms"
     if seconds < 1:

@@ -27,12 +27,10 @@ def render_template(name: str, **values: object) -> str:
 
 
 def _unbroken_times(text: str) -> Markup:
-    """Return the escaped text, without line breaks inside times."""
     from markupsafe import Markup, escape
 
     return Markup(_TIME.sub(r'<span class="when">\g<0></span>', str(escape(text))))
 
 
 def stylesheet() -> str:
-    """Return the stylesheet of all pages."""
     return importlib.resources.files("sediment").joinpath("page.css").read_text("utf-8")

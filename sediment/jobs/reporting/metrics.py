@@ -45,7 +45,6 @@ def metrics_text(document: Mapping[str, Any], *, finished_s: float, last_success
 
 
 def last_success(path: Path, command: str) -> float | None:
-    """Return the time of the last successful run of `command`, from the existing metrics file at `path`."""
     from prometheus_client.parser import text_string_to_metric_families
 
     with contextlib.suppress(OSError, ValueError):
@@ -57,18 +56,14 @@ def last_success(path: Path, command: str) -> float | None:
 
 
 class _Gauges:
-    """Gauges with the command as their first label."""
-
     def __init__(self, registry: CollectorRegistry, command: str) -> None:
         self._registry = registry
         self._command = command
 
     def set(self, name: str, text: str, value: float) -> None:
-        """Set one number."""
         self.set_each(name, text, (), {(): value})
 
     def set_each(self, name: str, text: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]) -> None:
-        """Set a number for each combination of labels."""
         from prometheus_client import Gauge
 
         if values:

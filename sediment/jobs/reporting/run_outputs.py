@@ -27,12 +27,6 @@ _ADVICE = "name a file outside the log directories, in an existing directory"
 
 
 def check_output_file(file: Path, option: str, log_dirs: Iterable[Path]) -> None:
-    """Check that `file` can be written after the run.
-
-    Raises:
-        UsageError: `file` is a directory, is inside a log directory or a partition, or would be in a directory that is
-            missing.
-    """
     if file.is_dir() or not file.parent.is_dir():
         what = "this is a directory" if file.is_dir() else "its directory is missing"
         raise UsageError(f"{option} cannot be written: {what}", path=str(file), advice=_ADVICE)
@@ -43,7 +37,6 @@ def check_output_file(file: Path, option: str, log_dirs: Iterable[Path]) -> None
 
 
 def error_document(command: str, now_ms: int, error: BaseException, sentence: str) -> str:
-    """Return the JSON of a run that ended without a result, for the page and the metrics."""
     return json.dumps({"command": command, "now_ms": now_ms, "error": sentence, "kind": type(error).__name__})
 
 
@@ -56,10 +49,10 @@ def write_page(
     given: Sequence[tuple[str, str]],
     log_dirs: Sequence[str] = (),
 ) -> None:
-    """Write the page of the run whose JSON is `report`; print an error on `messages`.
+    """`settings` returns the effective settings by log directory; the key "" has the settings of the run.
 
-    `settings` returns the effective settings by log directory; the key "" has the settings of the run.  `given` are the
-    command-line options, as (name, text), and `log_dirs` are the log directories as the caller wrote them.
+    `given` are the command-line options, as (name, text), and `log_dirs` are the log directories as the caller wrote
+    them.
     """
 
     def content() -> bytes:
@@ -72,8 +65,6 @@ def write_page(
 
 
 def write_metrics(report: str, file: Path, messages: Console) -> None:
-    """Write the metrics of the run whose JSON is `report`; print an error on `messages`."""
-
     def content() -> bytes:
         from sediment.jobs.reporting.metrics import last_success, metrics_text
 

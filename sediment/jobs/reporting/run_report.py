@@ -44,7 +44,6 @@ class Result(ABC):
         return pandas_frame(self.to_arrow())
 
     def _repr_html_(self) -> str:
-        """Return the HTML that a notebook shows."""
         return str(self.to_pandas().to_html(max_rows=20))
 
 
@@ -92,15 +91,11 @@ class StripSegment(NamedTuple):
 
 
 class NamedReport(Protocol):
-    """Report of one partition."""
-
     @property
     def partition(self) -> str: ...
 
 
 class LocatedReport(NamedReport, Protocol):
-    """Report of one partition of a log directory."""
-
     @property
     def log_dir(self) -> str: ...
 
@@ -183,7 +178,6 @@ class RunReport(Result, Generic[Partition]):
     """
 
     row_type: ClassVar[type]
-    """Class of `partitions`."""
 
     run_id: str
     command: str
@@ -241,7 +235,6 @@ class RunReport(Result, Generic[Partition]):
         return f"<{type(self).__name__} of run {self.run_id}: {outcome}>"
 
     def _repr_html_(self) -> str:
-        """Return the HTML report of the run, in a separate frame."""
         from sediment.jobs.reporting.html_page import render_html
 
         return page_in_notebook(render_html(read_report(self.to_json())), f"sediment {self.command} {self.run_id}")
@@ -263,12 +256,10 @@ def report_lines(report: str) -> Iterator[str]:
 
 
 def counts_as_failed(partition: OutcomeReport, *, fails_on_unknown: bool) -> bool:
-    """Return True if a partition causes exit status 1."""
     return partition.status in BAD_STATUSES or (fails_on_unknown and _has_unstated(partition))
 
 
 def _has_unstated(partition: object) -> bool:
-    """Return True if the result for a partition depends on a setting that is not stated."""
     return any(
         getattr(report, "reason_code", None) in UNSTATED_CODES or getattr(report, "keeps_tombstones", False)
         for report in (partition, getattr(partition, "retention", None))
@@ -294,16 +285,11 @@ class CompactionRunReport(RunReport[PartitionReport]):
 
 
 def in_order(reports: Iterable[Located]) -> tuple[Located, ...]:
-    """Return the partition reports by topic, number and log directory."""
     return tuple(sorted(reports, key=lambda report: (by_number(report.partition), report.log_dir)))
 
 
 def read_report(text: str) -> Any:
-    """Return the JSON document `text` with every string encodable in UTF-8, so that it can be stored and shown.
-
-    Raises:
-        ValueError: `text` is not JSON.
-    """
+    """Return the JSON document `text` with every string encodable in UTF-8, so that it can be stored and shown."""
     return _encodable(json.loads(text))
 
 

@@ -1,8 +1,5 @@
 """Screen of a report: this module alone filters, sorts, folds and lays out the rows of every command's table.
 
---changed filters the rows, --sort sorts them, --by-topic joins the rows of a topic, and on a terminal, rows that are
-alike are folded.  A table that fits the width shows the remaining rows.  After the table, each reason has one line.
-
 Invariants: no number and no name is shortened or split over lines.  If the console is too narrow, columns of higher
 ranks are left out; a line then names these columns.  A long name gets a line of its own above its row in two cases: it
 leaves no room for the columns of rank 0, or it is one of a few long names that leave no room for another column.  If
@@ -51,9 +48,7 @@ class WarnedReport(Protocol):
     """Report of one partition with sentences that a person must know, although nothing failed."""
 
     @property
-    def partition(self) -> str:
-        """Name of the partition."""
-        ...
+    def partition(self) -> str: ...
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -76,8 +71,6 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """A console, and the view of the caller."""
-
     console: Console
     view: View = View()
 
@@ -131,12 +124,10 @@ class Screen:
             self.table(self._sorted([[row] for row in shown], columns), columns)
 
     def _idle(self, is_idle: Callable[[Reported], bool] | None) -> Callable[[Reported], bool]:
-        """Return a form of `is_idle` (default: by status) that is False for each partition that makes the run fail."""
         idle = is_idle or _is_idle
         return lambda row: idle(row) and not self._fails(row)
 
     def _fails(self, row: OutcomeReport) -> bool:
-        """Return True if a partition makes the run fail."""
         return counts_as_failed(row, fails_on_unknown=self.view.fails_on_unknown)
 
     def _by_topic(self, rows: Sequence[Reported], columns: Sequence[TableColumn[Reported]]) -> None:
@@ -161,7 +152,6 @@ class Screen:
         return sorted(groups, key=by.sort_number, reverse=True)
 
     def table(self, groups: Sequence[Sequence[Row]], columns: Sequence[TableColumn[Row]]) -> None:
-        """Print a row for each of `groups`, in the columns for which the console has room."""
         self.sections([("", groups)], columns)
 
     def sections(
@@ -233,9 +223,8 @@ class Screen:
     ) -> None:
         """Print one line for each reason: its partitions, their bytes, and the largest partition as an example.
 
-        Reports with the same `key` share a line (default: the reason code).  The reason with the most bytes comes
-        first.  If `size_of` returns None for all partitions of a line, the line has no bytes.  With --changed, idle
-        partitions get no line.
+        Reports with the same `key` share a line (default: the reason code).  With --changed, idle partitions get no
+        line.
         """
         idle = self._idle(is_idle)
         for line in reason_lines(
@@ -249,10 +238,7 @@ class Screen:
     def failed(
         self, rows: Sequence[Reported], *, noun: str = "partition", name: Callable[[Reported], str] | None = None
     ) -> None:
-        """Print the reasons of the failed rows, then one line for the rows that a stopped run did not finish.
-
-        `noun` is the word for a row, and `name` returns the name of a row (default: the name of its partition).
-        """
+        """Print the reasons of the failed rows, then one line for the rows that a stopped run did not finish."""
         name_of = name or namer(rows)
         self.failures((name_of(row), row.reason) for row in rows if row.status in BAD_STATUSES and not is_stopped(row))
         stopped = [name_of(row) for row in rows if is_stopped(row)]
@@ -297,7 +283,6 @@ class Screen:
 
 
 def screen_text(show: Callable[[Screen], object], view: View | None = None) -> str:
-    """Return the text that `show` prints on the screen of stdout."""
     return as_text(lambda console: show(Screen(console, view or View())), result_console())
 
 
@@ -450,7 +435,6 @@ def _needed(widths: Sequence[int]) -> int:
 
 
 def _line(cells: Sequence[tuple[TableColumn[Row], Text]], widths: Sequence[int]) -> Text:
-    """Return one line of a table, without blanks at its end."""
     line = Text()
     for (column, cell), width in zip(cells, widths, strict=True):
         blank = " " * (width - cell.cell_len)

@@ -22,17 +22,14 @@ class StageTimer:
         self._since = time.perf_counter()
 
     def restart(self) -> None:
-        """Restart the clock; the time since the last lap is not counted."""
         self._since = time.perf_counter()
 
     def lap(self, stage: str) -> None:
-        """Add the time since the last lap to `stage`."""
         now = time.perf_counter()
         self._seconds[stage] = self._seconds.get(stage, 0.0) + now - self._since
         self._since = now
 
     def add(self, others: Iterable[Mapping[str, float]]) -> None:
-        """Add the seconds of `others`."""
         for other in others:
             for stage, seconds in other.items():
                 self._seconds[stage] = self._seconds.get(stage, 0.0) + seconds
