@@ -54,8 +54,6 @@ class StoppedError(SedimentError):
 
 
 class _Signals:
-    """Signals that reached the command of this process."""
-
     def __init__(self) -> None:
         self.stop = threading.Event()
         self.finishing = 0
@@ -63,7 +61,6 @@ class _Signals:
         self.has_raised = False
 
     def handle(self, number: int, _frame: Any) -> None:
-        """Handle a signal according to the table in the module's docstring."""
         is_first = not self.stop.is_set()
         self.stop.set()
         if self.has_raised:
@@ -75,7 +72,6 @@ class _Signals:
             self.interrupt()
 
     def interrupt(self) -> None:
-        """Raise `RunStopped` to end the command here."""
         self.has_raised = True
         if not isinstance(sys.unraisablehook, _OtherErrors):
             sys.unraisablehook = _OtherErrors(sys.unraisablehook)
@@ -131,7 +127,6 @@ def ended_if_killed(end: Callable[[], None]) -> Iterator[None]:
 
 
 def is_stopping() -> bool:
-    """Return True if a signal has requested the end of this process's command."""
     return _current is not None and _current.stop.is_set()
 
 
@@ -153,7 +148,6 @@ def was_stopped(error: BaseException | None) -> bool:
 
 
 def _is_of_spark(error: BaseException | None) -> bool:
-    """Return True for an error of Spark or of the connection to its JVM."""
     return type(error).__module__.startswith(_OF_SPARK) or isinstance(error, ConnectionError | EOFError)
 
 
@@ -194,11 +188,7 @@ def stop_on_signals() -> Iterator[threading.Event]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """End the command on a signal in this block, or on an earlier signal in the enclosing `stop_on_signals` block.
-
-    Raises:
-        RunStopped: a signal arrived.
-    """
+    """End the command on a signal in this block, or on an earlier signal in the enclosing `stop_on_signals` block."""
     signals = _current if threading.current_thread() is threading.main_thread() else None
     if signals is None:
         yield

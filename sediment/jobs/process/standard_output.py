@@ -44,11 +44,9 @@ class SafeConsole(Console):
         super().__init__(**{"markup": False, "emoji": False, "highlight": False, **given})
 
     def render_str(self, text: str, **given: Any) -> Text:
-        """Return a string with its control characters escaped."""
         return super().render_str(printable(text), **given)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield the segments of a renderable, with their control characters escaped."""
         for segment in super().render(renderable, options):
             if segment.control is None:
                 lines = segment.text.split("\n")
@@ -101,11 +99,7 @@ def help_in_one_sentence_if_not_printed() -> Iterator[None]:
 
 
 def write_result(result: str | bytes) -> None:
-    """Write text or bytes to stdout and flush it; escape characters that the encoding of stdout lacks.
-
-    Raises:
-        OutputError: stdout is full, closed, or a pipe without a reader.
-    """
+    """Write text or bytes to stdout and flush it; escape characters that the encoding of stdout lacks."""
     if sys.stdout is None:  # otherwise, click would silently print nothing
         raise OutputError(os.strerror(errno.EBADF), reader_left=False)
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
@@ -119,7 +113,6 @@ def write_result(result: str | bytes) -> None:
 
 
 def stdout_is_terminal() -> bool:
-    """Return True if stdout is a terminal, and False if it is closed."""
     return sys.stdout is not None and sys.stdout.isatty()
 
 
@@ -140,7 +133,6 @@ def check_stdout_has_reader() -> None:
 
 
 def as_text(show: Callable[[Console], object], console: Console) -> str:
-    """Return the text that `show` prints on `console`, with the styles that the console's stream supports."""
     text = _Text(is_terminal=console.file.isatty())
     console.file = text
     show(console)
@@ -167,8 +159,6 @@ class _Text(io.StringIO):
 
 
 class _Stderr:
-    """The current sys.stderr, with its errors suppressed."""
-
     def write(self, text: str) -> int:
         with contextlib.suppress(OSError, ValueError, AttributeError):
             self._stream().write(text)

@@ -61,7 +61,6 @@ def be_verbose() -> Callable[[], None]:
 
 
 def is_verbose() -> bool:
-    """Return True if the log shows details."""
     return _is_verbose
 
 
@@ -102,7 +101,6 @@ def log_ready(sentence: str) -> None:
 
 
 def log_error(sentence: str, **known: Any) -> None:
-    """Log the error that ended a command, as text or as a JSON line."""
     if _json_is_on:
         _LOGGER.error(sentence, extra=known)
     else:
@@ -111,7 +109,6 @@ def log_error(sentence: str, **known: Any) -> None:
 
 
 def log_fault(sentence: str, error: BaseException, **known: Any) -> None:
-    """Log the bug that ended a command, with its traceback in the JSON line or in a file that the text names."""
     if _json_is_on:
         _LOGGER.critical(sentence, exc_info=error, extra=known)
         return
@@ -121,7 +118,6 @@ def log_fault(sentence: str, error: BaseException, **known: Any) -> None:
 
 
 def _saved_trace(error: BaseException) -> Path | None:
-    """Save the traceback of an error in a file, and return its path; None if no file can be written."""
     trace = without_credentials("".join(traceback.format_exception(error)))
     return save_for_user(_TRACES, f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}.txt", trace)
 
@@ -139,7 +135,6 @@ def log_partition(run_id: str, command: str, report: DataclassInstance) -> None:
 
 
 def log_run(report: str) -> None:
-    """Log a finished run, given its report in JSON; do nothing if the log is text."""
     if not _json_is_on:
         return
     run = json.loads(report)
@@ -168,7 +163,6 @@ def stream_of_log() -> IO[str]:
 
 
 def _sentences(*, quiet: bool, repeats: bool) -> None:
-    """Log warnings and errors to stderr as text (with `quiet`, only errors); without `repeats`, show each one once."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.ERROR if quiet else logging.NOTSET)
     if not repeats:
@@ -178,8 +172,6 @@ def _sentences(*, quiet: bool, repeats: bool) -> None:
 
 
 class _PrintableFormatter(logging.Formatter):
-    """Formatter that shows only the message, on one line; control characters in names and paths are escaped."""
-
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the library's name
         return error_line(record.message)
 
@@ -241,7 +233,6 @@ def _json_lines(*, quiet: bool, repeats: bool) -> Iterator[None]:
 
 
 def _public(value: Any) -> Any:
-    """Return a field of a JSON line, with the credentials removed from every text in it."""
     if isinstance(value, str):
         return without_credentials(value)
     if isinstance(value, Mapping):
@@ -250,8 +241,6 @@ def _public(value: Any) -> Any:
 
 
 class _LineWriter(io.TextIOBase):
-    """A stream that turns each written line into a log line."""
-
     def __init__(self) -> None:
         self._rest = ""
 

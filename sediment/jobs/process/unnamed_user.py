@@ -9,7 +9,6 @@ from collections.abc import Mapping
 
 
 def has_name() -> bool:
-    """Return True if the user database knows this process's user id."""
     try:
         pwd.getpwuid(os.getuid())
     except KeyError:

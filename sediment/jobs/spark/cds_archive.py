@@ -36,19 +36,13 @@ _NICENESS = 10
 
 
 def make_archive(master: str = "local[2]") -> Path:
-    """Make the archive, even if one exists, and return its path; wait if another process is making the archive.
-
-    Raises:
-        UsageError: Spark does not start.
-        OSError: the cache folder cannot be written, or the JVM left no archive.
-    """
+    """Make the archive, even if one exists, and return its path; wait if another process is making the archive."""
     path = archive_path()
     with _locked(path.parent, wait=True):
         return _make(path, master)
 
 
 def main() -> None:
-    """Make the archive in this background process, unless another process is making it."""
     signal.alarm(_LIMIT_SECONDS)  # the JVM ends when this process ends
     os.nice(_NICENESS)
     path = archive_path()
@@ -89,7 +83,6 @@ def _make(path: Path, master: str) -> Path:
 
 
 def _remove_unused(path: Path, fs: Fs) -> None:
-    """Remove other archives that no JVM has read for a month."""
     for other in path.parent.glob("spark-*.jsa"):
         used = max(other.stat().st_atime, other.stat().st_mtime)
         if other != path and time.time() - used > _UNUSED_SECONDS:

@@ -1,15 +1,14 @@
 """JVM options that use an archive of the classes that Spark loads at its start, and the check of this archive.
 
 With the archive, a JVM maps the classes instead of parsing JARs.  `cds_archive` makes the archive: in the background
-after the first local run without an archive, or in `sediment setup warm-up`.  Every later local run uses this archive.
+after the first local run without an archive, or in `sediment setup warm-up`.
 
     spark-<version>-<digest>.jsa          the archive, with a digest of Java's and Spark's files
     spark-<version>-<digest>.jsa.stamp    JSON: the state of the complete archive, or the reason why none exists
 
 Invariants: an archive is used only if its stamp describes its file, so an incomplete or changed archive is never used,
-and only if nobody but this user and root can change it, because a JVM runs what it finds there.
-A run with another Java or Spark version looks for another file.  A JVM ignores an archive that was made by another JVM
-or from other JARs.
+and only if nobody but this user and root can change it, because a JVM runs what it finds there.  A JVM ignores an
+archive that was made by another JVM or from other JARs.
 
 Source: JEP 350, dynamic archives of class data sharing.
 """
@@ -46,19 +45,16 @@ _STATE, _FAILURE = "file", "failure"
 
 
 def archive_path() -> Path:
-    """Return the path of the archive for these versions of Spark and Java, whether it exists or not."""
     from pyspark import __version__
 
     return Path(platformdirs.user_cache_dir("sediment")) / f"spark-{__version__}-{_digest()}.jsa"
 
 
 def stamp_path(archive: Path) -> Path:
-    """Return the path of the archive's stamp."""
     return archive.with_name(f"{archive.name}.stamp")
 
 
 def usable_archive() -> Path | None:
-    """Return the path of the archive; None if no valid archive exists."""
     path = archive_path()
     is_complete = _stamp(path).get(_STATE) is not None and _stamp(path)[_STATE] == _state(path)
     if not is_complete or " " in str(path):
@@ -72,7 +68,6 @@ def usable_archive() -> Path | None:
 
 
 def archive_options() -> str:
-    """Return the JVM options that use the archive; empty without an archive."""
     path = usable_archive()
     return "" if path is None else f"-Xshare:auto -Xlog:cds*=off -XX:SharedArchiveFile={path}"
 
@@ -105,12 +100,10 @@ def make_archive_in_background() -> None:
 
 
 def stamp_complete(archive: Path, fs: Fs) -> None:
-    """Record that the archive is complete and durable."""
     fs.replace_file(stamp_path(archive), json.dumps({_STATE: _state(archive)}).encode())
 
 
 def stamp_failed(archive: Path, why: str, fs: Fs) -> None:
-    """Record that the archive could not be made."""
     fs.replace_file(stamp_path(archive), json.dumps({_FAILURE: why}).encode())
 
 
@@ -129,7 +122,6 @@ def _state(archive: Path) -> dict[str, int | None] | None:
 
 @cache
 def _digest() -> str:
-    """Return a digest of the paths, sizes and times of Java's and Spark's files."""
     from pyspark.find_spark_home import _find_spark_home
 
     java = Path(shutil.which(java_command()) or java_command()).resolve()

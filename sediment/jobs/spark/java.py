@@ -21,18 +21,12 @@ def java_command() -> str:
 
 
 def check_java() -> None:
-    """Check that Java is installed.
-
-    Raises:
-        UsageError: Java is missing.
-    """
     if shutil.which(java_command()) is None:
         where = "JAVA_HOME names none" if os.environ.get("JAVA_HOME") else "none is on the PATH"
         raise UsageError(f"Spark needs Java {MIN_JAVA} or newer, but {where}", advice=INSTALL_JAVA)
 
 
 def java_version() -> int | None:
-    """Return the major version of the Java that Spark would run; None: unknown."""
     try:
         said = subprocess.run([java_command(), "-version"], capture_output=True, text=True, check=False).stderr
     except OSError:

@@ -13,8 +13,6 @@ _DAEMON = "pyspark.daemon"
 
 
 class _DaemonTraceback:
-    """Replacement for the `traceback` module in `pyspark.daemon`, to print no tracebacks of closed sockets."""
-
     format_exc = staticmethod(traceback.format_exc)
 
     @staticmethod

@@ -12,7 +12,6 @@ SUPPORTED = "4.2"
 
 
 def spark_minor() -> str:
-    """Return the minor release of the installed PySpark, such as 4.2."""
     return ".".join(version("pyspark").split(".")[:2])
 
 

@@ -138,8 +138,6 @@ def spark_context(master: str | None, app_name: str, more: MoreSettings | None =
     settings.
 
     Raises:
-        UsageError: Java is missing or too old, Spark does not start, or the active SparkContext runs another Python,
-            which lacks this package.
         RunStopped: a signal arrived before Spark had started.
     """
     require_spark()
@@ -185,11 +183,6 @@ def create_session(master: str | None, app_name: str, given: SparkSession | None
 
 
 def require_spark() -> None:
-    """Check that PySpark is installed; only some commands need it.
-
-    Raises:
-        UsageError: PySpark is not installed.
-    """
     if importlib.util.find_spec("pyspark") is None:
         raise UsageError(
             "this command needs Spark, but the Python package pyspark is missing", advice=install_command("spark")
@@ -204,11 +197,6 @@ def own_session(given: SparkSession | None) -> SparkSession:
 
 
 def check_session(given: SparkSession) -> None:
-    """Check a session that a caller gave.
-
-    Raises:
-        UsageError: the session is a session of Spark Connect, or it was stopped.
-    """
     from pyspark.sql import SparkSession
 
     if not isinstance(given, SparkSession):
@@ -220,12 +208,10 @@ def check_session(given: SparkSession) -> None:
 
 
 def under_spark_submit() -> bool:
-    """Return True if spark-submit started this process."""
     return _UNDER_SPARK_SUBMIT in os.environ
 
 
 def spark_settings(master: str, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the Spark settings that a run on `master` needs in addition to the settings `given`."""
     wanted = _EVERYWHERE | (_LOCALLY if master.startswith("local") else {})
     if is_verbose():
         wanted["spark.log.level"] = "WARN"
@@ -244,7 +230,6 @@ def encrypting_files(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def encrypts_files(sc: SparkContext) -> bool:
-    """Return True if Spark encrypts all that it writes to its local directories."""
     return sc.getConf().get(_FILE_ENCRYPTION, "false") == "true"
 
 
@@ -436,7 +421,6 @@ def _stop_in_background(sc: SparkContext) -> None:
 
 
 def finish_stopping() -> None:
-    """Wait until all contexts that stop in the background have stopped."""
     while _stopping:
         _stopping.pop().join()
 
@@ -462,7 +446,6 @@ class _Chatter:
         self._passing_on = True
 
     def heard(self) -> str:
-        """Wait briefly for the writer to end, and return the output so far."""
         self._thread.join(timeout=2)
         return b"".join(self._lines).decode(errors="replace")
 
@@ -482,11 +465,7 @@ class _Chatter:
 
 # ---------------------------------------------------------------------------------------------------------- the machine
 def _check_open_files() -> None:
-    """Raise the limit of open files to the hard limit.
-
-    Raises:
-        UsageError: the hard limit is too low for a JVM with Spark's JARs.
-    """
+    """Raise the limit of open files to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, ENOUGH_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -499,11 +478,6 @@ def _check_open_files() -> None:
 
 
 def _check_python(master: str, given: Mapping[str, str]) -> None:
-    """Check that the Python for the workers of this machine exists.
-
-    Raises:
-        UsageError: that Python cannot be run.
-    """
     python = given.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
     if master.startswith("local") and shutil.which(python) is None:
         raise UsageError(

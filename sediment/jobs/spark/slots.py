@@ -17,7 +17,6 @@ _OWN_CGROUPS = Path("/proc/self/cgroup")
 
 
 def available_slots(cgroups: Path = _CGROUPS, own_cgroups: Path = _OWN_CGROUPS) -> int:
-    """Return the number of CPUs that this process may use, at least 1."""
     return max(1, min([len(os.sched_getaffinity(0)), *_quotas(cgroups, own_cgroups)]))
 
 

@@ -43,27 +43,17 @@ NO_LIMIT = RateLimit()
 
 
 class TaskOfRun(Protocol):
-    """A task that writes to a log directory for a run."""
+    @property
+    def log_dir(self) -> Path: ...
 
     @property
-    def log_dir(self) -> Path:
-        """Log directory."""
-        ...
+    def run_id(self) -> str: ...
 
     @property
-    def run_id(self) -> str:
-        """Id of the run."""
-        ...
+    def dry_run(self) -> bool: ...
 
     @property
-    def dry_run(self) -> bool:
-        """True if the task writes nothing."""
-        ...
-
-    @property
-    def rate_limit(self) -> RateLimit:
-        """Limits on speed and time."""
-        ...
+    def rate_limit(self) -> RateLimit: ...
 
 
 @contextmanager

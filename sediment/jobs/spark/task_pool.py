@@ -63,7 +63,6 @@ class Pending(Generic[Result]):
 
 
 def completed(result: Result) -> Pending[Result]:
-    """Return an item that is already finished."""
     return Pending(lambda: result)
 
 
@@ -95,8 +94,7 @@ def run_on_executors(
     `perform(item, attempt)` runs in a task; `attempt` is unique among all attempts of the application.  `group` names
     the Spark job group of the run, with which a caller can cancel running jobs.  With `in_order` the items start in
     their order, except for small neighbours that share a task.  Each slot runs at least `least_rounds` tasks one after
-    another; 1 is enough for short items, because each task costs Spark some CPU time.  After `is_stopped` returns True,
-    no further task starts.
+    another; 1 is enough for short items, because each task costs Spark some CPU time.
     """
     slots = max(1, sc.defaultParallelism)
     tasks = _packed(items, weight, slots, in_order=in_order, least_rounds=least_rounds)
@@ -217,7 +215,6 @@ class _JobThreads:
             threading.Thread(target=self._work, name=f"sediment-task_{number}", daemon=True).start()
 
     def submit(self, call: Callable[[], None]) -> None:
-        """Queue `call`; the next free thread runs it."""
         self._calls.put(call)
 
     def close(self) -> None:

@@ -54,7 +54,6 @@ def _may_fork() -> bool:
 
 
 def _fork(items: Sequence[Item], perform: Callable[[Item, str], Result]) -> tuple[int, int]:
-    """Return the descriptor from which the results of `items` can be read, and the id of the process."""
     reader, writer = os.pipe()
     child = os.fork()
     if child:

@@ -84,7 +84,6 @@ def silence_once_nobody_listens(daemon: Any) -> None:
 
 
 def main() -> None:
-    """Warm up, then run PySpark's daemon."""
     sys.path[:] = installed_first(sys.path)
     warm_up()
     from pyspark import daemon

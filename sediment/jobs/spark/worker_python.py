@@ -38,7 +38,6 @@ def safe_path_variables() -> dict[str, str]:
 
 
 def safe_environment() -> dict[str, str]:
-    """Return the environment for a new Python; see `safe_path_variables`."""
     return {**os.environ, **safe_path_variables()}
 
 
@@ -46,9 +45,6 @@ def check_worker_python(sc: SparkContext) -> None:
     """Check that Spark's Python on the driver's machine has this package.
 
     Applications that distribute Python files themselves are not checked.
-
-    Raises:
-        UsageError: that Python lacks the package.
     """
     if sc._python_includes:
         return
@@ -62,7 +58,6 @@ def check_worker_python(sc: SparkContext) -> None:
 
 
 def is_beside(file: str, other: str) -> bool:
-    """Return True if both files are in the same folder."""
     return Path(file).parent.resolve() == Path(other).parent.resolve()
 
 
