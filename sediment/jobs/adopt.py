@@ -1,9 +1,7 @@
 """`sediment adopt LOG_DIR`: turn partition folders that belong to no cluster into topics of a node, in place.
 
-A directory without a metadata log becomes the log directory of a new node.  If the directory has a metadata log, its
-node must be stopped.  `adopt` then adds the missing partitions to this log.  The command runs in this process, without
-Spark, and holds Kafka's lock.  The first signal ends the run after the partition in progress.  The run writes the
-metadata last.  A stopped run therefore adds no partition to the node, and the next run continues.
+The command runs in this process, without Spark, and holds Kafka's lock.  The run writes the metadata last.  A stopped
+run therefore adds no partition to the node, and the next run continues.
 """
 
 from __future__ import annotations
@@ -86,8 +84,6 @@ class AdoptionRunReport(RunReport[AdoptionReport]):
 
 @dataclass(frozen=True, slots=True)
 class PlannedAdoption:
-    """Plan of a run, made before any change: the number of partitions, and everything that the run will write."""
-
     partitions: int
     changes: tuple[str, ...]
 
@@ -104,9 +100,6 @@ def adopt(
 
     Raises:
         DeclinedError: `confirm` returned False; nothing was changed.
-        UsageError: the directory belongs to a cluster with other voters, a folder clashes with a topic of the cluster,
-            or an option is wrong; nothing was changed.
-        DirectoryInUseError: a process uses the directory; nothing was changed.
         CommitStateUnknownError: the last step was interrupted; the next run continues.
     """
     if len(options.log_dirs) != 1:
@@ -128,8 +121,6 @@ def adopt(
 
 
 class _Adoption:
-    """What one run of `adopt` does."""
-
     def __init__(
         self, run: Run[AdoptionReport], own: AdoptOptions, confirm: Callable[[PlannedAdoption], bool] | None
     ) -> None:
@@ -139,7 +130,6 @@ class _Adoption:
         self._confirm = confirm
 
     def perform(self) -> AdoptionRunReport:
-        """Plan, ask, prepare every partition, and write the metadata of the node."""
         owner = self._owner()
         if not self._own.dry_run:
             self._run.stack.enter_context(DirectoryLock(self._log_dir))
@@ -292,7 +282,6 @@ COLUMNS: tuple[TableColumn[AdoptionReport], ...] = (
 
 
 def print_report(report: AdoptionRunReport, screen: Screen) -> None:
-    """Print the table for people, then the next steps."""
     screen.partitions(report.partitions, COLUMNS, is_empty=_is_empty, dry_run=report.dry_run)
     screen.failed(report.partitions)
     screen.failures((p.partition, p.reason) for p in report.partitions if p.reason and p.status in (ADOPTED, SKIPPED))
@@ -304,13 +293,11 @@ def print_report(report: AdoptionRunReport, screen: Screen) -> None:
 
 
 def _is_empty(partition: AdoptionReport) -> bool:
-    """Return True if the partition is adopted and has no records."""
     has_ends = partition.status == ADOPTED and partition.log_start_offset is not None
     return has_ends and partition.log_start_offset == partition.log_end_offset
 
 
 def _record_lines(records: Sequence[Mapping[str, Any]], *, is_for_terminal: bool) -> Iterator[str]:
-    """Yield one line for each metadata record; on a terminal, yield only a count of each type."""
     if not is_for_terminal:
         yield from map(json.dumps, records)
     elif records:

@@ -92,10 +92,7 @@ def _one_line_if_stopped() -> Iterator[None]:
 
 
 class _Commands(CommandGroup):
-    """The commands, with the handling of signals and of the output around them."""
-
     def main(self, args: Sequence[str] | None = None, *positional: Any, **given: Any) -> Any:
-        """Run the command line `args`; by default, run the arguments of this process and then exit."""
         if args is None:
             occupy_standard_descriptors()
             give_home()
@@ -110,23 +107,19 @@ class _Commands(CommandGroup):
                     signal.signal(number, signal.SIG_DFL)
 
     def make_context(self, *given: Any, **more: Any) -> click.Context:
-        """Read the command line."""
         with _one_line_if_stopped():
             return super().make_context(*given, **more)
 
     def invoke(self, context: click.Context) -> Any:
-        """Load the command and run it."""
         with _one_line_if_stopped():
             return super().invoke(context)
 
     def get_params(self, context: click.Context) -> list[click.Parameter]:
-        """Return the parameters of the group, including `--verbose`."""
         return [*super().get_params(context), VERBOSE_OPTION]
 
     def resolve_command(
         self, context: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that the first argument names, and the other arguments."""
         if args[0] in _OF_SETUP and not context.resilient_parsing:
             click.echo(f"sediment: {args[0]} is a command of setup; run: sediment setup {args[0]}", err=True)
             raise SystemExit(_WRONG_USE)
@@ -134,7 +127,6 @@ class _Commands(CommandGroup):
 
 
 def _print_version(context: click.Context, _option: click.Parameter, is_wanted: bool) -> None:
-    """Print the version and exit; with -v, also print the versions of Java and of the packages that a run uses."""
     if not is_wanted or context.resilient_parsing:
         return
     click.echo(f"sediment, version {__version__}")

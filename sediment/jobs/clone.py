@@ -1,8 +1,7 @@
 """`sediment clone SOURCE... --to DIR`: make a log directory that a stock broker can start on as a node.
 
-The sources are directories of stopped brokers of one cluster, or copies of such directories.  A source may be a URI.
-Sources are only read.  The module `cloning.run` makes the clone; `cloning.check` implements `clone --check DIR`, which
-compares a clone with its manifest.
+The module `cloning.run` makes the clone; `cloning.check` implements `clone --check DIR`, which compares a clone with
+its manifest.
 """
 
 from __future__ import annotations
@@ -56,8 +55,6 @@ class _SuppressOptions(SuppressionOptions):
 
 @dataclass(frozen=True, slots=True)
 class CloneArguments:
-    """Options of `clone` in addition to the common options."""
-
     to: OutputDirectory | None = option(None, "Write the clone to this new directory.", from_settings=ONE_COMMAND)
     renames: tuple[str, ...] = option((), "Rename a topic in the clone.", name="rename", metavar="OLD=NEW")
     parts: frozenset[Part] = option(
@@ -147,11 +144,6 @@ class CloneArguments:
     )
 
     def request(self) -> CloneRequest:
-        """Return the target and the node of the clone.
-
-        Raises:
-            UsageError: an option is missing or excludes another one.
-        """
         if self.to is None:
             raise UsageError("no target is given", advice="give --to DIR")
         if self.to.parts[:1] and self.to.parts[0].endswith(":"):
@@ -169,11 +161,6 @@ class CloneArguments:
         return CloneRequest(self.to.absolute(), endpoint.host, endpoint.port, self.target_version, self.properties_file)
 
     def content(self, selection: Selection) -> CloneOptions:
-        """Return what the clone of a selection contains.
-
-        Raises:
-            UsageError: an option is malformed.
-        """
         own = {each.name for each in fields(self)}
         content: dict[str, Any] = {
             each.name: getattr(self, each.name) for each in fields(CloneOptions) if each.name in own
@@ -183,12 +170,6 @@ class CloneArguments:
 
 
 def clone(options: CommonOptions, own: CloneArguments, *, stop: threading.Event | None = None) -> CloneRunReport:
-    """Check the options, then make a clone.
-
-    Raises:
-        UsageError: an option is wrong; nothing was changed.
-        SedimentError: as in `cloning.run.clone`.
-    """
     return clone_directories(options, own.content(options.selection), own.request(), stop=stop)
 
 

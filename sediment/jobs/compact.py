@@ -8,8 +8,7 @@
 `rewriting.flow.perform` is this flow.  This module has what `compact` decides, its table and its sentences; the
 partitions are cleaned by `cleaning.in_place`, `cleaning.hand_off` or `cleaning.to_output`.
 
-Invariants: a partition that fails stays unchanged, and the others continue.  If the run has a limit, it first plans all
-partitions and then cleans them, the filthiest first; partitions beyond the limit stay unchanged.
+Invariants: a partition that fails stays unchanged, and the others continue.
 """
 
 from __future__ import annotations
@@ -48,11 +47,6 @@ def compact(options: CommonOptions, own: CompactOptions, stop: threading.Event |
     """Compact the selected partitions of `options.log_dirs`; start Spark only if there is anything to clean.
 
     Setting `stop` ends the run after the group in progress; partitions without a result are reported as failed.
-
-    Raises:
-        UsageError: a directory, a setting or a combination of options is wrong; nothing was changed.
-        DirectoryInUseError: a broker or another run uses a directory.
-        OwnershipError: another run took over the output.
     """
     own.validate(options)
     run = Run[PartitionReport]("compact", options, stop, dry_run=own.dry_run, logs_at_end=own.output is not None)
@@ -74,8 +68,6 @@ def _destination(run: Run[PartitionReport], own: CompactOptions) -> CleanedInPla
 
 
 class _Compaction(Command[CleaningTask, CleaningTask, PartitionReport]):
-    """What `compact` decides."""
-
     def __init__(
         self, run: Run[PartitionReport], own: CompactOptions, destination: CleanedInPlace | CleanedCopy
     ) -> None:
@@ -84,7 +76,6 @@ class _Compaction(Command[CleaningTask, CleaningTask, PartitionReport]):
         self._destination = destination
 
     def select(self, directory: SelectedDirectory, partition: TopicPartition) -> CleaningTask | None:
-        """Return a task for each partition that is compacted, can be read, and is not in quarantine."""
         run, own, destination = self._run, self._own, self._destination
         settings = directory.settings_of(partition, run.fs)
         config = settings.for_topic(partition.topic)
@@ -128,7 +119,6 @@ class _Compaction(Command[CleaningTask, CleaningTask, PartitionReport]):
 
 # ----------------------------------------------------------------------------------------------------------- the screen
 def _after(partition: PartitionReport, number: int) -> int | None:
-    """Return `number`, which describes the log after the run; return None if the run changed nothing."""
     return number if is_rewritten(partition) else None
 
 
@@ -160,7 +150,6 @@ COLUMNS: tuple[TableColumn[PartitionReport], ...] = (
 
 
 def print_report(report: CompactionRunReport, screen: Screen) -> None:
-    """Print the table for people, the reasons and the summary."""
     screen.partitions(report.partitions, COLUMNS, dry_run=report.dry_run)
     screen.failed(report.partitions)
     for partition in report.partitions:

@@ -135,11 +135,7 @@ def spark_schema(columns: Sequence[Column]) -> StructType:
 
 
 def _with_schema(request: TableRequest, schema: StructType) -> TableRequest:
-    """Return `request` with the columns of `schema`, if the user gave one.
-
-    Raises:
-        UsageError: a column is unknown or has another type.
-    """
+    """Return `request` with the columns of `schema`, if the user gave one."""
     narrowed = replace(request, columns=tuple(schema.fieldNames()))
     for given, own in zip(schema.fields, spark_schema(narrowed.selected()).fields, strict=True):
         if given.dataType != own.dataType:
@@ -285,7 +281,6 @@ class KafkaLogSource(DataSource):
         raise _read_only()
 
     def _check_loaded(self) -> None:
-        """Raise the error that occurred when this instance was made."""
         if self._load_error is not None:
             raise self._load_error
 
@@ -306,8 +301,6 @@ def _read_only() -> UsageError:
 
 
 class _TaskPartition(InputPartition):
-    """The work of one task, sent to an executor."""
-
     def __init__(self, task: TableTask) -> None:
         super().__init__(task)
 
@@ -458,14 +451,11 @@ class _RefusedStreamReader(DataSourceStreamReader):
 
     @in_one_sentence
     def initialOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Raise the error."""
         raise self._error
 
     @in_one_sentence
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
-        """Raise the error."""
         raise self._error
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Raise the error."""
         raise self._error

@@ -45,11 +45,7 @@ def _to_fetch(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def fetch_jars() -> tuple[Path, ...]:
-    """Fetch Delta's JARs with Spark's resolver from the repositories in Spark's configuration; return their paths.
-
-    Raises:
-        UsageError: the JARs cannot be fetched.
-    """
+    """Fetch Delta's JARs with Spark's resolver from the repositories in Spark's configuration; return their paths."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         raise UsageError(
             "spark-submit fetches JARs before it starts a program", advice=f"give it --packages {coordinate()}"

@@ -108,8 +108,6 @@ def _summary(report: DoctorReport) -> str:
 # ------------------------------------------------------------------------------------------------------------- checking
 @dataclass(frozen=True, slots=True)
 class DoctorOptions:
-    """Options of `doctor`."""
-
     log_dirs: tuple[PathOrUri, ...] = argument("[LOG_DIR]...")
     sets: tuple[str, ...] = sets_option()
     configs: tuple[File, ...] = configs_option(
@@ -150,7 +148,6 @@ def doctor(own: DoctorOptions) -> DoctorReport:
 
 # -------------------------------------------------------------------------------------------------------------- showing
 def print_report(report: DoctorReport, console: Console) -> None:
-    """Print the checks for people, with one heading for the machine and one for each log directory."""
     width = max(len(check.name) for check in report.checks)
     for log_dir, checks in groupby(report.checks, key=lambda check: check.log_dir):
         if log_dir is not None:
@@ -164,10 +161,7 @@ def print_report(report: DoctorReport, console: Console) -> None:
 
 
 def _lines(check: Check, name_width: int, width: int) -> Iterator[Text]:
-    """Yield the lines of a check, wrapped to `width` only at blanks; a longer word, such as a path, is not broken.
-
-    On a narrow terminal, the text starts on the line below the name.
-    """
+    """Yield the lines of a check, wrapped to `width` only at blanks; a longer word, such as a path, is not broken."""
     status, name = check.status.ljust(len(WARNING)), f"  {check.name.ljust(name_width)}  "
     indent = " " * (len(status) + len(name))
     is_narrow = width - len(indent) < _LEAST_TEXT_WIDTH

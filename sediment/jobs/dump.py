@@ -1,16 +1,8 @@
 """`sediment dump PATH …`: the contents of a log's files, as a table for people, lines, an Arrow stream, or Parquet.
 
-`dump` shows everything that kafka-dump-log.sh shows, and more.  Printed rows are read in this process, without Spark,
-so the output starts immediately.  Spark writes the Parquet files if there is much data or --master is given.  In both
-cases the rows are the same as those of `spark.read.format("kafka-log")`.
-
-`RowQuery` reads the rows that paths, a table, ranges and conditions select.  The output is one of these:
-
-* A table for people is the default.
-* JSON, CSV and a format give lines, which are printed as the rows are read.
-* Arrow gives the same rows, undecoded.
-* Parquet goes into a new directory.
-* With --follow, a `Follower` gives lines or Arrow until a signal.
+Printed rows are read in this process, without Spark, so the output starts immediately.  Spark writes the Parquet files
+if there is much data or --master is given.  In both cases the rows are the same as those of
+`spark.read.format("kafka-log")`.
 
 Invariants: rows go to stdout as they are read, and everything else goes to stderr; an unfinished output leaves no
 directory.
@@ -164,12 +156,6 @@ class Form(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DumpOptions:
-    """Options of the output; if `limit` is None, all rows are printed.
-
-    With `follow`, rows are printed until a signal arrives.  With `master`, or with the caller's session `spark`, Spark
-    writes the output to `to`.
-    """
-
     form: Form
     to: Path | None
     limit: int | None
@@ -180,7 +166,6 @@ class DumpOptions:
     follow: LogEnds | None = None
 
     def messages(self) -> Console:
-        """Return the console for messages: stderr, silent with --quiet."""
         return error_console(quiet=self.quiet, soft_wrap=True, highlight=False)
 
 
@@ -244,12 +229,7 @@ class TableDump(Result):
 
 
 def print_rows(query: RowQuery, options: DumpOptions) -> int:
-    """Print or write the rows of `query` and return the exit status.
-
-    Raises:
-        UsageError: `options.to` exists.
-        SedimentError: a file cannot be read.
-    """
+    """Print or write the rows of `query` and return the exit status."""
     unreadable: list[UnreadableRange] = []
     status = EXIT_DONE
     if options.to is not None:
@@ -408,7 +388,6 @@ class _Checked:
         self.problems += sum(row.get("problems") or 0 for row in rows)
 
     def finish(self, options: DumpOptions) -> int:
-        """Return the exit status."""
         if not self.reads_all:
             return EXIT_DONE
         options.messages().print(f"{counted(self.count, 'file')} checked, {counted(self.problems, 'problem')}")
@@ -418,7 +397,6 @@ class _Checked:
 def _print_lines(
     batches: Iterator[pa.RecordBatch], output: LineOutput, request: TableRequest, options: DumpOptions
 ) -> tuple[int, int]:
-    """Print the rows as they are read; return the exit status and the number of rows printed."""
     checked, printed = _Checked(request), 0
     write_result(output.head)
     for rows in _chunks(batches):
@@ -440,8 +418,6 @@ def _chunks(batches: Iterator[pa.RecordBatch]) -> Iterator[list[dict[str, Any]]]
 
 
 class _Stdout(io.RawIOBase):
-    """stdout as a binary file."""
-
     def writable(self) -> bool:
         return True
 
@@ -451,7 +427,6 @@ class _Stdout(io.RawIOBase):
 
 
 def _print_arrow(batches: Iterator[pa.RecordBatch], request: TableRequest, options: DumpOptions) -> tuple[int, int]:
-    """Write the rows as an Arrow IPC stream; return the exit status and the number of rows."""
     import pyarrow as pa
 
     checked, printed = _Checked(request), 0
@@ -581,18 +556,12 @@ class DumpArguments:
     quiet: bool = quiet_option("Print no messages on stderr.")
 
     def select(self, sources: Sequence[Source]) -> list[Source]:
-        """Return the sources whose partition matches a --partition; without that option, return all sources.
-
-        Raises:
-            UsageError: a pattern matches nothing.
-        """
         if not self.allow_empty_selection:
             names = [str(source.partition) for source in sources]
             check_patterns(self.partitions, names, where=", ".join(self.paths))
         return [source for source in sources if self.selects(source)]
 
     def selects(self, source: Source) -> bool:
-        """Return True if the partition of `source` matches a --partition, or if the option was not given."""
         name = str(source.partition)
         return not self.partitions or any(fnmatch.fnmatchcase(name, pattern) for pattern in self.partitions)
 
@@ -607,9 +576,6 @@ class DumpArguments:
         """Return the query for the rows of `found`; `form` is the output format, or None for the Python function.
 
         If replicas are left out, `on_left_out` is called with a sentence.
-
-        Raises:
-            UsageError: as in `select`, `selected_replicas` and `request`, or a key or header is malformed.
         """
         options = {
             "--format": form is Form.FORMAT and not follow,
@@ -636,12 +602,6 @@ class DumpArguments:
         return RowQuery(request, tuple(sources), selection, self.last, log_dirs)
 
     def request(self, default_table: str) -> TableRequest:
-        """Return the request for the rows.
-
-        Raises:
-            UsageError: a table or column is unknown, a range is malformed, or --keys is given for a table other than
-                `records`.
-        """
         request = TableRequest(
             what=self.what or default_table,
             bounds=Bounds(*parse_range(self.offsets, "--offsets"), *parse_range(self.timestamps_ms, "--timestamps-ms")),
@@ -709,11 +669,7 @@ def _run(given: DumpArguments) -> int:
 
 
 def _form(given: DumpArguments) -> Form:
-    """Return the output format of the rows on stdout; TABLE if the rows go to files instead.
-
-    Raises:
-        UsageError: options exclude each other, or stdout is a terminal and the format is binary.
-    """
+    """Return the output format of the rows on stdout; TABLE if the rows go to files instead."""
     follow = given.follow
     flags = {
         Form.JSON: given.as_json,
@@ -738,12 +694,7 @@ def _form(given: DumpArguments) -> Form:
 
 
 def dump(given: DumpArguments, spark: SparkSession | None = None) -> TableDump:
-    """Return the rows that the options of the command select; with `to`, also write them to that directory.
-
-    Raises:
-        UsageError: an option is wrong, or `to` exists.
-        SedimentError: a file cannot be read.
-    """
+    """Return the rows that the options of the command select; with `to`, also write them to that directory."""
     query = given.query(find_sources(given.paths, Fs()), None, on_left_out=_LOGGER.warning)
     if given.to is not None:
         unreadable: list[UnreadableRange] = []
@@ -770,7 +721,6 @@ def _shown(request: TableRequest) -> tuple[str, ...]:
 
 
 def _columns_for_people(request: TableRequest, sources: Sequence[Source]) -> tuple[str, ...]:
-    """Return the columns of a table for people; with rows of several log directories, `log_dir` is one of them."""
     shown = _shown(request)
     is_named = request.what not in CLUSTER_TABLES or request.replicas == ALL_REPLICAS
     return _with_log_dir(shown) if is_named and len({source.directory.parent for source in sources}) > 1 else shown
@@ -782,7 +732,6 @@ def _with_log_dir(shown: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _is_chosen(request: TableRequest) -> bool:
-    """Return True if the caller chose the columns."""
     shown = _shown(request)
     return request.columns not in (None, shown, _with_log_dir(shown))
 

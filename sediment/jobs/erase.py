@@ -51,16 +51,12 @@ def erase(
     confirm: Callable[[EraseRunReport], bool] | None = None,
     stop: threading.Event | None = None,
 ) -> EraseRunReport:
-    """Erase the records that `own` selects from the selected partitions of `options.log_dirs`.
+    """If there is anything to erase, `confirm` is called once, with the report that a dry run would return.
 
-    If there is anything to erase, `confirm` is called once, with the report that a dry run would return.  Setting
-    `stop` ends the run after the group in progress; partitions without a result are reported as failed.
+    Setting `stop` ends the run after the group in progress; partitions without a result are reported as failed.
 
     Raises:
-        UsageError: a directory, a setting or a combination of options is wrong; nothing was changed.
         DeclinedError: `confirm` returned False; no record was changed.
-        UncleanDirectoryError: the broker did not stop cleanly; nothing was changed.
-        DirectoryInUseError: a broker or another run uses a directory.
     """
     own.validate(options)
     run = Run[EraseReport]("erase", options, stop, dry_run=own.dry_run, has_secrets=True)
@@ -79,11 +75,6 @@ def _register(spark: SparkSession) -> None:
 
 
 def check(options: CommonOptions, own: EvidenceCheck) -> CheckReport:
-    """Check the evidence, and compare the log directories of `options` with it.
-
-    Raises:
-        UsageError: the file or the key cannot be read, or a directory is not on this machine or not in the evidence.
-    """
     run = Run[CheckedPartition]("erase", options, None)
     local = [_checked_directory(each) for each in options.named_log_dirs()]
     evidence, problems = None, []
@@ -139,7 +130,6 @@ def command(options: CommonOptions, own: EraseOptions) -> None:
 
 
 def _confirmed(shown: EraseRunReport, *, stop: threading.Event, view: View) -> bool:
-    """Show the counts on stderr, and ask once."""
     print_report(shown, Screen(error_console(), view))
     records = sum(report.records_erased for report in shown.partitions)
     partitions = sum(report.status == ERASED for report in shown.partitions)

@@ -8,10 +8,7 @@
    the segments, and settles the log starts (`delete_group`).
 5. With --keep-originals, the run completes the catalogue.
 
-Invariants: a segment is deleted only after the log start offset above it is durable.  With --archive, a read of the
-table first confirms that the table contains all records of the segment.  With --keep-originals, the segment's files
-first get durable links and entries in the catalogue.  As in a broker, a log start entry remains only for a log that
-starts inside its first segment.  A partition that fails does not affect the others.  A run that asks for confirmation
+Invariants: a segment is deleted only after the log start offset above it is durable.  A run that asks for confirmation
 changes nothing before the answer, and then deletes exactly the segments that it showed.
 """
 
@@ -122,12 +119,10 @@ class ExpiryTask:
 
     @property
     def partition(self) -> TopicPartition:
-        """The partition."""
         return self.view.listing.partition
 
     @property
     def log_dir(self) -> Path:
-        """The log directory."""
         return self.view.listing.path.parent
 
 
@@ -138,8 +133,6 @@ def _listed(listing: LogListing, status: str, code: str | None, reason: str | No
 # -------------------------------------------------------------------------------------------------------------- the run
 @dataclass(frozen=True, slots=True)
 class ExpireOptions:
-    """Options of `expire` in addition to the common options."""
-
     dry_run: bool = option(
         False, "Delete nothing; report the segments that would be deleted.", from_settings=ONE_COMMAND
     )
@@ -171,18 +164,13 @@ def expire(
     stop: threading.Event | None = None,
     fs: Fs | None = None,
 ) -> ExpiryRunReport:
-    """Delete the segments that are past their retention limits, in the selected partitions of `options.log_dirs`.
+    """If there is anything to delete, `confirm` is called once, with the report that a dry run would return.
 
-    If there is anything to delete, `confirm` is called once, with the report that a dry run would return.  Setting
-    `stop` ends the run after the partitions in progress; the others are reported as failed.
+    Setting `stop` ends the run after the partitions in progress; the others are reported as failed.
 
     Raises:
-        UsageError: a directory or setting is wrong, or the archive or the directory of originals cannot be used;
-            nothing was changed.
         DeclinedError: `confirm` returned False; nothing was changed.
         SourceChangedError: a partition changed while `confirm` waited; nothing was deleted.
-        CorruptCheckpointError: a checkpoint file of a log directory is malformed; nothing was changed.
-        DirectoryInUseError: a broker or another run uses a directory.
     """
     own = own or ExpireOptions()
     run = Run[ExpiryReport]("expire", options, stop, dry_run=own.dry_run, fs=fs)
@@ -195,8 +183,6 @@ def expire(
 
 
 class _Expiry:
-    """What one run of the command does."""
-
     def __init__(
         self, run: Run[ExpiryReport], own: ExpireOptions, confirm: Callable[[ExpiryRunReport], bool] | None
     ) -> None:
@@ -209,7 +195,6 @@ class _Expiry:
         self._catalogue: Path | None = None
 
     def perform(self) -> list[ExpiryReport]:
-        """Lock the directories, plan, ask, archive, link and delete; return a report for every selected partition."""
         if self._own.archive is not None:
             from sediment.jobs.expiring import archive
 
@@ -242,7 +227,6 @@ class _Expiry:
         return reports
 
     def report(self, reports: Sequence[ExpiryReport], *, dry_run: bool | None = None) -> ExpiryRunReport:
-        """Return the report of the run so far, with `reports` in order."""
         return ExpiryRunReport(
             **self._run.header(reports),
             dry_run=self._own.dry_run if dry_run is None else dry_run,
@@ -366,12 +350,7 @@ class _Expiry:
         reports: Sequence[ExpiryReport],
         expiring: Sequence[ExpiryTask],
     ) -> None:
-        """Show the segments to delete and ask; return only if the answer is yes and the files are still unchanged.
-
-        Raises:
-            DeclinedError: the answer was not yes.
-            SourceChangedError: a partition changed before the answer.
-        """
+        """Show the segments to delete and ask; return only if the answer is yes and the files are still unchanged."""
         shown = self.report([*reports, *(each.report for each in expiring)], dry_run=True)
         if not confirm(shown):
             raise DeclinedError("nothing was deleted", advice="answer y, or give --yes, to delete")
@@ -567,11 +546,7 @@ def delete_group(
 
 
 def _check_log_start(view: LogView, checkpoints: PartitionCheckpoints) -> None:
-    """Check that the log start is not above the log end; if it is, checkpoint and segments do not belong together.
-
-    Raises:
-        CorruptCheckpointError: the log start offset would expire every segment.
-    """
+    """Check that the log start is not above the log end; if it is, checkpoint and segments do not belong together."""
     start, end = checkpoints.log_start, view.log_end_offset
     if start is not None and start > end and view.listing.log_bytes():
         raise CorruptCheckpointError(
@@ -610,7 +585,6 @@ def _broken_off(each: ExpiryTask, error: SedimentError | OSError, fs: Fs) -> Exp
 
 
 def _left_alone(each: ExpiryTask, code: str, reason: str, fs: Fs) -> ExpiryReport:
-    """Return the report of a partition without deletions."""
     report = replace(
         each.report,
         status=FAILED,
@@ -623,7 +597,6 @@ def _left_alone(each: ExpiryTask, code: str, reason: str, fs: Fs) -> ExpiryRepor
 
 
 def _as_it_is(report: ExpiryReport, each: ExpiryTask, fs: Fs) -> ExpiryReport:
-    """Return `report` with the segments that are now in the directory."""
     try:
         listing = list_log(each.partition, each.view.listing.path, fs)
     except (SedimentError, OSError):
@@ -652,7 +625,6 @@ def command(options: CommonOptions, own: ExpireOptions) -> None:
 
 
 def _confirmed(shown: ExpiryRunReport, *, stop: threading.Event, view: View) -> bool:
-    """Show on stderr the segments to delete, and ask once."""
     print_report(shown, Screen(error_console(), view))
     expired = [report for report in shown.partitions if report.status == EXPIRED]
     segments = sum(len(report.deleted_segments) for report in expired)

@@ -87,12 +87,7 @@ class HistoryReport(Result):
 
 # -------------------------------------------------------------------------------------------------------------- reading
 def read_runs(path: str) -> list[dict[str, Any]]:
-    """Return the rows of `runs` as dicts by column, newest first.
-
-    Raises:
-        UsageError: `path` is not a ledger, or the package that reads ledgers is missing.
-        SedimentError: the ledger cannot be read.
-    """
+    """Return the rows of `runs` as dicts by column, newest first."""
     rows = _rows(path, ledger.RUNS, None)
     rows.sort(key=lambda row: (row["now_ms"], row["recorded_ms"]), reverse=True)
     for row in rows:
@@ -101,12 +96,7 @@ def read_runs(path: str) -> list[dict[str, Any]]:
 
 
 def read_partitions(path: str, run_ids: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the rows of `partitions` for these runs as dicts by column, ordered by log directory and partition.
-
-    Raises:
-        UsageError: `path` is not a ledger, or the package that reads ledgers is missing.
-        SedimentError: the ledger cannot be read.
-    """
+    """Return the rows of `partitions` for these runs as dicts by column, ordered by log directory and partition."""
     import pyarrow.dataset as ds
 
     rows = _rows(path, ledger.PARTITIONS, ds.field("run_id").isin(list(run_ids)))
@@ -166,7 +156,6 @@ _PARTITION_COLUMNS = (_TIME, replace(_RUN, rank=1), _PARTITION, _STATUS, _BYTES)
 
 
 def _print(found: HistoryReport, screen: Screen, *, of_one_run: bool) -> None:
-    """Print the requested rows, and a line with their number and sums."""
     if of_one_run:
         [run] = found.runs
         screen.say(f"{run['command']} at {_time(run['now_ms'])} UTC, {_seconds(run)} s, on {run['host']}")
@@ -183,7 +172,6 @@ def _print(found: HistoryReport, screen: Screen, *, of_one_run: bool) -> None:
 
 
 def _runs_searched(found: HistoryReport) -> str:
-    """Return the number of runs and, if --last left out some, the number of all runs in the ledger."""
     if len(found.runs) == found.runs_in_ledger:
         return f"{counted(len(found.runs), 'run')} in the ledger"
     shown = len(found.runs)
@@ -191,7 +179,6 @@ def _runs_searched(found: HistoryReport) -> str:
 
 
 def _total(partitions: Sequence[dict[str, Any]]) -> str:
-    """Return the number of rows with each status, and the sums of their bytes."""
     statuses = Counter(partition["status"] for partition in partitions)
     counts = ", ".join(f"{count} {status}" for status, count in statuses.items()) or "no partitions"
     known = [row for row in partitions if row["bytes_before"] is not None and row["bytes_after"] is not None]
@@ -228,8 +215,6 @@ def _arrow(before: str, after: str) -> str:
 # -------------------------------------------------------------------------------------------------------------- command
 @dataclass(frozen=True, slots=True)
 class HistoryOptions:
-    """Options of `history`."""
-
     ledger: str = argument("LEDGER", "Path or URI of the ledger.", required=True)
     run_id: str | None = option(None, "Show the partitions of this run.", name="run", keyword="run", metavar="ID")
     partitions: tuple[str, ...] = option(
@@ -269,10 +254,6 @@ def history(
 
     `on_replayed` is called with each of these files and a flag, which is True if the run was not yet in the ledger.
     Without `with_partitions`, partitions are read only if a run or patterns are given.
-
-    Raises:
-        UsageError: the path is not a ledger, or an option is wrong.
-        SedimentError: the ledger cannot be read or written.
     """
     path, run_id, patterns = own.ledger, own.run_id, own.partitions
     if own.replay:
@@ -317,7 +298,6 @@ def _replay(file: str, path: str) -> bool:
 
 
 def _wanted_partitions(path: str, runs: Sequence[dict[str, Any]], patterns: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the partitions of `runs` that match a pattern, in the order of the runs."""
     positions = {run["run_id"]: index for index, run in enumerate(runs)}
     found = read_partitions(path, list(positions))
     matching = [row for row in found if not patterns or _is_named(row["partition"] or "", patterns)]

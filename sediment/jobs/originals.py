@@ -101,13 +101,6 @@ class OriginalsRunReport(RunReport[OriginalsReport]):
 
 # -------------------------------------------------------------------------------------------------------------- listing
 def list_originals(target: Path, *, now_ms: int, fs: Fs | None = None) -> OriginalsRunReport:
-    """Return the runs that kept originals in `target`.
-
-    Raises:
-        UsageError: `target` is not a directory, or is a log directory.
-        CorruptDataError: a catalogue or the list of pins is malformed.
-        OSError: a catalogue or the originals cannot be read.
-    """
     fs, started = fs or Fs(), time.monotonic()
     history = read_history(target, fs)
     pins = read_pins(target, fs)
@@ -137,7 +130,6 @@ def list_originals(target: Path, *, now_ms: int, fs: Fs | None = None) -> Origin
 
 
 def pins_of(run: Catalogue, pins: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names in `pins` that keep the originals of `run`."""
     return tuple(sorted(name for name, pinned in pins.items() if pinned == run.run_id))
 
 
@@ -226,7 +218,6 @@ def _began(rows: Sequence[OriginalsReport]) -> str:
 
 
 def columns_of_run() -> tuple[TableColumn[Any], ...]:
-    """Return the columns that identify the run of a row: its id, the time at which it began, and its command."""
     return (
         TableColumn("run", lambda rows: rows[0].run or rows[0].partition),
         TableColumn("began (UTC)", _began, rank=1),
@@ -251,7 +242,6 @@ _COLUMNS: tuple[TableColumn[OriginalsReport], ...] = (
 
 
 def print_report(report: OriginalsRunReport, screen: Screen) -> None:
-    """Print a row for each run, for people."""
     screen.table(by_run(report.partitions), _COLUMNS)
     for rows in by_run(report.partitions):
         for line in _notes(rows):
@@ -288,8 +278,6 @@ def _notes(rows: Sequence[OriginalsReport]) -> Iterator[str]:
 # -------------------------------------------------------------------------------------------------------------- command
 @dataclass(frozen=True, slots=True)
 class OriginalsOptions:
-    """Options of `originals`."""
-
     originals: Directory = argument(
         "DIR", "The --keep-originals directory of earlier runs.", required=True, keyword="path", parse=Path.absolute
     )
@@ -298,7 +286,6 @@ class OriginalsOptions:
 
 
 def originals(own: OriginalsOptions) -> OriginalsRunReport:
-    """List the runs in a directory of originals, as in `list_originals`."""
     return list_originals(own.originals, now_ms=time.time_ns() // 1_000_000 if own.now_ms is None else own.now_ms)
 
 

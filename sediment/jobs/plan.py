@@ -7,7 +7,7 @@
 
 Invariants: nothing is written and no lock is taken.  After reading a partition, or cleaning it in memory for --exact, a
 task checks that its segments are still the listed segments.  The rule that blocks a partition also provides the
-explanation.  With --exact, all figures about compaction are the same as in `compact`.
+explanation.
 """
 
 from __future__ import annotations
@@ -199,9 +199,8 @@ class PlanningTask:
 
     `quarantine` is the report that `compact` would give for a quarantined partition.  `compaction_held` and
     `retention_held` (reason code, text) name the setting that makes `compact` or `expire` skip the partition.
-    `at_work` is the reason to report for a log that looks unclean only because a broker is running.  `encoding` is the
-    encoding for which the size is estimated.  `warnings` are those that the driver found.  `known` is
-    None if a broker is at work, so that its files need not agree.  `sample_bytes` limits the sample of a large log.
+    `at_work` is the reason to report for a log that looks unclean only because a broker is running.  `known` is None if
+    a broker is at work, so that its files need not agree.
     """
 
     cleaning: CleaningTask
@@ -320,7 +319,6 @@ def _plan_partition(task: PlanningTask, found: PartitionPlan) -> PartitionPlan:
 
 
 def _retention(task: PlanningTask, view: LogView) -> tuple[RetentionOutlook, tuple[str, ...]]:
-    """Return what retention would do, and warnings about its dates."""
     if task.retention_held is not None:
         code, reason = task.retention_held
         return RetentionOutlook(log_start_offset=view.log_start_offset, reason_code=code, reason=reason), ()
@@ -335,7 +333,6 @@ def _retention(task: PlanningTask, view: LogView) -> tuple[RetentionOutlook, tup
 
 
 def _with_cleaning(task: PlanningTask, found: PartitionPlan, view: LogView, cleanable: CleanableRange) -> PartitionPlan:
-    """Return the plan with the fields about compaction set."""
     from sediment.compaction.grouping import plan_cleaning
 
     cleaning = task.cleaning
@@ -380,7 +377,6 @@ def _with_cleaning(task: PlanningTask, found: PartitionPlan, view: LogView, clea
 
 
 def _estimate(task: PlanningTask, view: LogView, end_offset: int) -> Estimate:
-    """Return an estimate of the result of cleaning the rolled segments below `end_offset`."""
     from sediment.compaction.estimate import estimate_segments
 
     cleaning = task.cleaning
@@ -426,7 +422,6 @@ def _with_leftovers(task: PlanningTask, found: PartitionPlan, view: LogView, fir
 
 
 def _with_keyless(found: PartitionPlan, count: int, *, is_sampled: bool) -> PartitionPlan:
-    """Return the plan with the number of records without a key, and a warning if there are any."""
     about = "about " if is_sampled else ""
     them = "1 record has" if count == 1 else f"{count:,} records have"
     warning = f"{about}{them} no key, and the next cleaning drops every such record, also in a broker"
@@ -464,8 +459,6 @@ def _with_tombstones(found: PartitionPlan, estimate: Estimate) -> PartitionPlan:
 # -------------------------------------------------------------------------------------------------------- on the driver
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """Options of `plan` in addition to the common options."""
-
     exact: bool = option(
         False,
         "Read every key, and compute the exact result of `compact` instead of an estimate.",
@@ -492,7 +485,6 @@ class PlanOptions:
     )
 
     def of_compact(self) -> CompactOptions:
-        """Return the options of the run of `compact` to explain."""
         return CompactOptions(
             force=self.force,
             dry_run=True,
@@ -503,13 +495,6 @@ class PlanOptions:
 
 
 def plan(options: CommonOptions, own: PlanOptions) -> PlanReport:
-    """Explain the selected partitions of `options.log_dirs`.
-
-    With an encoding, also estimate the size of each log after a re-encoding.
-
-    Raises:
-        UsageError: a directory or setting is wrong.
-    """
     encoding = own.encoding
     history = None if own.originals is None else read_history(own.originals, Fs())
     started = time.monotonic()
@@ -663,7 +648,6 @@ def _exact_plans(
     *,
     group: str,
 ) -> list[PartitionPlan]:
-    """Clean the `planned` partitions in memory, in Spark tasks, and return their plans with the exact figures."""
     plans: list[PartitionPlan] = []
     to_split: list[tuple[CleaningTask, CleaningResult]] = []
     sc = stack.enter_context(spark_context(options.master, "sediment plan"))
@@ -701,7 +685,6 @@ def _exactly_in_splits(sc: Any, task: CleaningTask, found: PartitionPlan, asked:
 
 
 def _exactly(cleaning: CleaningTask, found: PartitionPlan, result: CleaningResult) -> PartitionPlan:
-    """Return the plan with the figures of `result`, which a cleaning in memory produced."""
     if result.reason_code == KEYLESS_RECORDS:
         left = _left_alone(found, result.reason or "", result.records_without_key)
         return replace(left, is_exact=True)
@@ -737,7 +720,6 @@ def _lost(task: CleaningTask, error: Exception | None) -> PartitionPlan:
 
 # ------------------------------------------------------------------------------------------------------------- the text
 def print_report(report: PlanReport, screen: Screen) -> None:
-    """Print the table, then a line for each kind of explanation, then the sums."""
     screen.partitions(report.partitions, COLUMNS, is_idle=_is_idle)
     screen.reasons(report.partitions, key=_situation, explain=_explained, is_idle=_is_idle)
     screen.warnings(report.partitions)
@@ -759,7 +741,6 @@ def print_report(report: PlanReport, screen: Screen) -> None:
 
 
 def _compacts(partition: PartitionPlan) -> str:
-    """Return the text of the column that says whether `compact` would clean the partition now."""
     if partition.status == BLOCKED:
         return f"no: {partition.reason_code}" if partition.reason_code else "no"
     if partition.status == CLEANABLE:
@@ -786,7 +767,6 @@ def _tombstones(rows: Sequence[PartitionPlan]) -> str:
 
 
 def _retained(partition: PartitionPlan) -> int | None:
-    """Return the number of bytes that retention deletes; None if retention deletes nothing."""
     retention = partition.retention
     return retention.bytes if retention is not None and retention.segments else None
 
@@ -796,7 +776,6 @@ def _cleanable_at(partition: PartitionPlan) -> str:
 
 
 def _is_idle(partition: PartitionPlan) -> bool:
-    """Return True if neither `compact` nor `expire` would change the partition now."""
     return partition.status == BLOCKED and _retained(partition) is None
 
 

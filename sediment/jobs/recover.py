@@ -9,7 +9,7 @@
 
 Invariants: a directory gets the marker of a clean stop in two cases: it had the marker before, or every log that a
 broker would open was loaded without an error.  A recovery point is written only if the log is durable up to that
-offset.  If a partition fails, the others are not affected.
+offset.
 """
 
 from __future__ import annotations
@@ -158,7 +158,6 @@ def _report_of(name: str, log_dir: Path, log: LoadedLog) -> RecoveryReport:
 
 
 def _report_of_aborted(report: RecoveryReport, aborted: AbortedLog) -> RecoveryReport:
-    """Add the aborts of a log, and the transactions that stay open, to the report of its load."""
     name, log_dir = report.partition, Path(report.log_dir)
     again = _report_of(name, log_dir, aborted.log)
     repairs = (*again.repairs, *map(str, aborted.repairs))
@@ -222,8 +221,6 @@ class _LogToLoad:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """Outcome of a load; `log` is None if the load failed."""
-
     source: _LogToLoad
     report: RecoveryReport
     log: LoadedLog | None
@@ -349,7 +346,6 @@ class _KeptBeforeCuts:
     """
 
     def __init__(self, originals: OriginalsOnDemand | None) -> None:
-        """Set where files are kept; None if they are kept already, or need not be."""
         self._originals = originals
 
     def __call__(self, source: _LogToLoad, cut: LogCut) -> None:
@@ -386,11 +382,7 @@ class _KeptBeforeCuts:
 
 # ---------------------------------------------------------------------------------------------------------- a directory
 def _open_directories(options: CommonOptions, fs: Fs) -> list[SelectedDirectory]:
-    """Open the directories; a `--partition` may also select a future replica by the name of its directory.
-
-    Raises:
-        UsageError: a pattern matches no log that would be loaded.
-    """
+    """Open the directories; a `--partition` may also select a future replica by the name of its directory."""
     directories = replace(options, allow_empty_selection=True).open_directories(fs)
     if not options.allow_empty_selection:
         names = [name for directory in directories for name, _, _ in _logs(directory, fs)]
@@ -466,11 +458,7 @@ def _abort_in(
     lock: DirectoryLock | None,
     restore: str | None,
 ) -> list[_Outcome]:
-    """Abort open transactions in the loaded logs of a directory; return the outcomes with these aborts.
-
-    Raises:
-        LockLostError: the lock is lost.
-    """
+    """Abort open transactions in the loaded logs of a directory; return the outcomes with these aborts."""
     done = []
     for outcome in outcomes:
         log, source = outcome.log, outcome.source
@@ -544,8 +532,6 @@ def _update(
 # -------------------------------------------------------------------------------------------------------------- the run
 @dataclass(frozen=True, slots=True)
 class RecoverOptions:
-    """Options of `recover` in addition to the common options."""
-
     dry_run: bool = option(
         False, "Change nothing; report the repairs that a run would make.", from_settings=ONE_COMMAND
     )
@@ -590,10 +576,7 @@ def recover(
     Setting `stop` ends the run after the partitions in progress; the others are reported as failed.
 
     Raises:
-        UsageError: a directory or setting is wrong; nothing was changed.
         DeclinedError: `confirm` returned False; nothing was changed.
-        CorruptCheckpointError: a checkpoint file of a log directory is malformed; nothing was changed.
-        DirectoryInUseError: a broker or another run uses a directory.
     """
     own = own or RecoverOptions()
     run = Run[RecoveryReport]("recover", options, stop, dry_run=own.dry_run)
@@ -710,7 +693,6 @@ def _keep_originals(
 
 
 def _kept(log: _LogToLoad, originals: KeptOriginals, fs: Fs) -> _LogToLoad:
-    """Link the files of a log; return the log, with a failure if its files cannot be linked."""
     if log.failure is not None or log.state is not DirectoryState.LIVE:
         return log
     try:

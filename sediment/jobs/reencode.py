@@ -49,24 +49,12 @@ REENCODED = "reencoded"
 
 @dataclass(frozen=True, slots=True)
 class ReencodeOptions(RewriteOptions):
-    """Options of `reencode` in addition to the common options."""
-
     encoding: Encoding | None = together(EncodingOptions)
 
     def requested(self) -> Encoding:
-        """Return the requested encoding of batches.
-
-        Raises:
-            UsageError: no change is requested.
-        """
         return self.encoding or Encoding()  # an encoding that changes nothing is an error
 
     def validate(self, common: CommonOptions) -> None:
-        """Check that the options are compatible with each other and with the log directories of `common`.
-
-        Raises:
-            UsageError: options contradict each other, or a log directory needs another command.
-        """
         RewriteOptions.validate(self, common)
         self.requested()
 
@@ -106,7 +94,6 @@ COLUMNS = columns_with(
 
 
 def print_report(report: ReencodeRunReport, screen: Screen) -> None:
-    """Print the table for people."""
     print_table(report, COLUMNS, screen)
     screen.say(_summary(report))
 
@@ -127,17 +114,13 @@ def _summary(report: ReencodeRunReport) -> str:
 # ----------------------------------------------------------------------------------------------------------- the tasks
 @dataclass(frozen=True, slots=True)
 class ReencodeSegment:
-    """Re-encoding of one segment."""
-
     task: ReencodeTask
 
     @property
     def segment(self) -> SegmentRef:
-        """The segment."""
         return self.task.segment
 
     def rewrite(self, fs: Fs, attempt: Attempt) -> ReencodedSegment:
-        """Re-encode the segment; arguments and errors are as in `reencode_segment`."""
         # Imported late, because this module compiles kernels that the driver never needs.
         from sediment.compaction.reencode.segment_reencode import reencode_segment
 
@@ -146,26 +129,15 @@ class ReencodeSegment:
 
 @dataclass(frozen=True, slots=True)
 class ReencodePartition:
-    """Re-encoding of one partition."""
-
     encoding: Encoding
 
     def plan(self, view: LogView, config: CompactionConfig, _fs: Fs) -> PartitionRewritePlan:
-        """Return every segment with records below the bound."""
         return PartitionRewritePlan(tuple(map(ReencodeSegment, plan_reencode(view, self.encoding, config))))
 
 
 # ------------------------------------------------------------------------------------------------------------- the run
 def reencode(options: CommonOptions, own: ReencodeOptions, *, stop: threading.Event | None = None) -> ReencodeRunReport:
-    """Re-encode the selected partitions of `options.log_dirs`.
-
-    Setting `stop` ends the run after the group in progress; partitions without a result are reported as failed.
-
-    Raises:
-        UsageError: a directory, a setting or a combination of options is wrong; nothing was changed.
-        UncleanDirectoryError: the broker did not stop cleanly; nothing was changed.
-        DirectoryInUseError: a broker or another run uses a directory.
-    """
+    """Setting `stop` ends the run after the group in progress; partitions without a result are reported as failed."""
     own.validate(options)
     run = Run[ReencodeReport]("reencode", options, stop, dry_run=own.dry_run)
     destination = destination_of(run, own, output_keeps_failed=True)

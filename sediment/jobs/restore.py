@@ -6,11 +6,9 @@
 3. For each run: write the catalogue in the state `planned`, and write the log starts.  Keep the files to be removed,
    and put the segments back.  Write the other checkpoint entries, and complete the catalogue.
 
-Invariants: a partition is changed only if all runs to undo in it can be undone.  An interrupted replacement is finished
-first, unless that would put back records that this run must not put back.  A restore keeps the files that it removes,
-so you can undo the restore.  Entries of the cleaner checkpoint are lowered before the segments change, and raised
-afterwards, so an entry never claims more than the segments contain.  To finish a killed restore, run the same command
-again.
+An interrupted replacement is finished first, unless that would put back records that this run must not put back.
+Entries of the cleaner checkpoint are lowered before the segments change, and raised afterwards, so an entry never
+claims more than the segments contain.  To finish a killed restore, run the same command again.
 """
 
 from __future__ import annotations
@@ -129,7 +127,6 @@ class RestoreRunReport(RunReport[RestoreReport]):
 
 
 def _after(partition: RestoreReport, number: int) -> int | None:
-    """Return `number`, which describes the log after the run; return None if the partition was not restored."""
     return number if partition.status == RESTORED else None
 
 
@@ -144,7 +141,6 @@ COLUMNS: tuple[TableColumn[RestoreReport], ...] = (
 
 
 def print_report(report: RestoreRunReport, screen: Screen) -> None:
-    """Print the table for people."""
     screen.partitions(report.partitions, COLUMNS, dry_run=report.dry_run)
     screen.failed(report.partitions)
     screen.say(_summary(report))
@@ -171,8 +167,6 @@ class _SuppressOptions(SuppressionOptions):
 
 @dataclass(frozen=True, slots=True)
 class RestoreOptions:
-    """Options of `restore` in addition to the common options; exactly one of `run_id` and `as_of_ms` is set."""
-
     originals: Directory = required_option(
         "Restore from DIR, the --keep-originals directory of earlier runs; DIR also keeps the files that the restore "
         "removes.",
@@ -198,11 +192,6 @@ class RestoreOptions:
     allow_network_fs: bool = allow_network_fs_option()
 
     def validate(self) -> None:
-        """Check that the options say which runs to undo.
-
-        Raises:
-            UsageError: they do not, or name both a run and a time.
-        """
         if (self.run_id is None) == (self.as_of_ms is None):
             raise UsageError(
                 "restore needs either --run ID or --as-of TIME", advice="list runs: sediment originals DIR"
@@ -249,17 +238,12 @@ def restore(
     stop: threading.Event | None = None,
     fs: Fs | None = None,
 ) -> RestoreRunReport:
-    """Undo runs in the selected partitions of `options.log_dirs`.
+    """If there is anything to undo, `confirm` is called once, with the report that a dry run would return.
 
-    If there is anything to undo, `confirm` is called once, with the report that a dry run would return.  Setting `stop`
-    ends the run after the partition in progress; the others are reported as failed.
+    Setting `stop` ends the run after the partition in progress; the others are reported as failed.
 
     Raises:
-        UsageError: a directory, a run or an option is wrong; nothing was changed.
         DeclinedError: `confirm` returned False; nothing was changed.
-        CorruptDataError: a catalogue is malformed; nothing was changed.
-        CorruptCheckpointError: a checkpoint file of a log directory is malformed; nothing was changed.
-        DirectoryInUseError: a broker, another run, or another restore or vacuum uses a directory.
     """
     own.validate()
     run = Run[RestoreReport]("restore", options, stop, dry_run=own.dry_run, fs=fs)
@@ -269,8 +253,6 @@ def restore(
 
 
 class _Restoration:
-    """What one run of the command does."""
-
     def __init__(
         self, run: Run[RestoreReport], own: RestoreOptions, confirm: Callable[[RestoreRunReport], bool] | None
     ) -> None:
@@ -281,7 +263,6 @@ class _Restoration:
         self._catalogues: list[str] = []
 
     def perform(self) -> list[RestoreReport]:
-        """Lock, plan, ask and restore; return a report for every partition that the chosen runs changed."""
         own = self._own
         log_dirs = self._run.options.log_dirs
         (history, directories), locks = read_locked(
@@ -314,7 +295,6 @@ class _Restoration:
         return history, self._run.options.open_directories(self._run.fs)
 
     def report(self, reports: Sequence[RestoreReport], *, dry_run: bool | None = None) -> RestoreRunReport:
-        """Return the report of the run so far, with `reports` in order."""
         return RestoreRunReport(
             **self._run.header(reports),
             dry_run=self._own.dry_run if dry_run is None else dry_run,
@@ -354,7 +334,6 @@ class _Restoration:
     def _chains(
         self, history: History, directories: Sequence[SelectedDirectory], wanted: Sequence[Catalogue]
     ) -> list[_Chain]:
-        """Return the runs to undo in each selected partition."""
         selected = {
             (str(without_links(directory.path)), str(partition)): (directory.path, partition)
             for directory in directories
@@ -379,7 +358,6 @@ class _Restoration:
 
     # ------------------------------------------------------------------------------------------------------------- plan
     def _planned(self, chain: _Chain, history: History) -> _Chain | RestoreReport:
-        """Return the runs to undo, with the report of the restore; or return the report of an unchanged partition."""
         try:
             return self._plan_chain(chain, history)
         except (SedimentError, OSError) as error:
@@ -428,12 +406,7 @@ class _Restoration:
         return replace(chain, report=report)
 
     def _finish_interrupted(self, chain: _Chain, found: Iterable[InterruptedRestore]) -> None:
-        """Complete the interrupted restores `found`; complete or undo all other replacements in the directory.
-
-        Raises:
-            CorruptDataError: a replacement can be neither completed nor undone without losing records, or the name of
-                one of its files has no offset.
-        """
+        """Complete the interrupted restores `found`; complete or undo all other replacements in the directory."""
         for interrupted in found:
             # Since the interruption, a broker may have stopped cleanly without having loaded this partition.
             if _brings_back_unclean_logs(interrupted.run, chain.log_dir):
@@ -449,11 +422,7 @@ class _Restoration:
         partition: TopicPartition,
         history: History,
     ) -> tuple[str, str] | None:
-        """Return the reason code and text if the originals `logs` of a run must not be put back, else None.
-
-        Raises:
-            SedimentError: an original cannot be read, so its records cannot be checked for suppressed keys.
-        """
+        """Return the reason code and text if the originals `logs` of a run must not be put back, else None."""
         if history.holds_erased(run, entry) and not self._own.undo_erasure:
             return ERASURE, f"the originals of run {run.run_id} contain erased records; --undo-erasure puts them back"
         keys = None if self._own.suppressed is None else self._own.suppressed.of_topic(partition.topic)
@@ -569,7 +538,6 @@ class _Restoration:
         originals: BackupLinks,
         listed: Sequence[tuple[_Chain, PartitionRestore]],
     ) -> dict[Path, RestoreReport]:
-        """Undo a run in partitions of one log directory, whose lock is held; return a report of each failure."""
         log_dir = listed[0][0].log_dir
         failed: dict[Path, RestoreReport] = {}
         try:
@@ -665,7 +633,6 @@ class _Restoration:
         )
 
     def _failed(self, chain: _Chain, code: str, reason: str) -> RestoreReport:
-        """Return the report of a partition that failed, with the segments in the directory."""
         try:
             found = _as_it_is(chain.partition, chain.log_dir, self._run.fs)
         except (SedimentError, OSError):
@@ -675,7 +642,6 @@ class _Restoration:
 
 
 def _kept_logs(plan: RestorePlan) -> list[str]:
-    """Return the names of the logs that a plan puts back from the originals."""
     return [each.file.name for segment in plan.segments() for each in segment.files[:1] if each.is_kept]
 
 
@@ -691,7 +657,6 @@ def lowest(now: int | None, before: int | None) -> int | None:
 
 
 def _as_it_is(partition: TopicPartition, log_dir: Path, fs: Fs) -> RestoreReport:
-    """Return the report of a partition that stays unchanged."""
     return RestoreReport(**unchanged_fields(list_log(partition, log_dir / str(partition), fs)), status=REFUSED)
 
 
@@ -711,7 +676,6 @@ def command(options: CommonOptions, own: RestoreOptions) -> None:
 
 
 def _confirmed(shown: RestoreRunReport, *, stop: threading.Event, view: View) -> bool:
-    """Show on stderr what would be restored, and ask once."""
     print_report(shown, Screen(error_console(), view))
     restored = [report for report in shown.partitions if report.status == RESTORED]
     runs = {run for report in restored for run in report.runs}

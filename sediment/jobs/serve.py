@@ -1,8 +1,5 @@
 """`sediment serve LOG_DIR…`: a Kafka listener over log directories, until SIGINT or SIGTERM.
 
-With --read-only, the server writes nothing into the directories and takes no lock.  Without --read-only, the
-directories belong to one node, and this process owns the node until the server stops.
-
 The server runs in this process, without Spark.  The first signal stops the server: it sends the responses in progress,
 closes the connections, stops the logs cleanly and exits with status 0.  A second signal ends the process at once.
 
@@ -105,11 +102,7 @@ _FROM_DIRECTORY = frozenset({"node_id"})
 
 # ------------------------------------------------------------------------------------------------------------- settings
 def server_config(settings: Settings) -> ServerConfig:
-    """Return the config of the server; missing keys get the server's own defaults.
-
-    Raises:
-        SettingsError: a value is out of range, or two values contradict each other.
-    """
+    """Return the config of the server; missing keys get the server's own defaults."""
     given: dict[str, Any] = {}
     for field in fields(ServerConfig):
         if field.name in _FROM_DIRECTORY:
@@ -130,7 +123,6 @@ def serve(options: ServerOptions, *, metrics_file: Path | None = None, quiet: bo
     """Serve until a signal arrives, and return the report.
 
     Raises:
-        UsageError, SedimentError, OSError: as in `KafkaServer.start`.
         StorageError: every log directory has failed.
         RunStopped: a second signal arrived, or a first signal arrived before the server had started.
     """
@@ -155,11 +147,7 @@ def serve(options: ServerOptions, *, metrics_file: Path | None = None, quiet: bo
 
 @contextmanager
 def _stopped_if_start_was() -> Iterator[None]:
-    """Raise `RunStopped` if a signal interrupts the start of the server in this block.
-
-    Raises:
-        RunStopped: a signal ended the start.
-    """
+    """Raise `RunStopped` if a signal interrupts the start of the server in this block."""
     try:
         yield
     except StartStoppedError as error:
@@ -309,12 +297,7 @@ def _backend(
 
 
 def _format(directory: Path, settings: Settings, fs: Fs, messages: Any) -> None:
-    """Make the log directory of a new node, unless the directory is already in use by a node.
-
-    Raises:
-        DirectoryInUseError: a process holds the lock of the directory.
-        OSError: the disk failed.
-    """
+    """Make the log directory of a new node, unless the directory is already in use by a node."""
     from sediment.engine.clone.new_node import DEFAULT_NODE_ID, format_new_node, is_new
 
     node_id = settings.node_id or DEFAULT_NODE_ID
@@ -326,11 +309,6 @@ def _format(directory: Path, settings: Settings, fs: Fs, messages: Any) -> None:
 
 
 def _check_not_empty(directories: Sequence[Path], fs: Fs) -> None:
-    """Check that no directory is missing or empty.
-
-    Raises:
-        UsageError: one is.
-    """
     for directory in directories:
         if not fs.exists(directory) or (fs.is_directory(directory) and not fs.scan(directory)):
             raise UsageError(
@@ -341,11 +319,6 @@ def _check_not_empty(directories: Sequence[Path], fs: Fs) -> None:
 
 
 def live_options(directories: tuple[Path, ...], settings: Settings, fs: Fs, *, flush_acks: bool = False) -> LiveOptions:
-    """Return the options of a server that accepts writes.
-
-    Raises:
-        SettingsError, OSError: as in `server_settings`.
-    """
     of_server = server_settings(settings, directories, fs)
     metadata_log_dir, *_ = configured_metadata_dirs(settings) or (None,)
     return LiveOptions(
@@ -362,7 +335,6 @@ def live_options(directories: tuple[Path, ...], settings: Settings, fs: Fs, *, f
 
 
 def topic_configs(settings: Settings, metadata: ClusterMetadata, node_id: int) -> Callable[[str], LogConfig]:
-    """Return a function that returns the configs of a topic according to the settings and a node's metadata."""
     return partial(config_of_topic, settings.of_node(metadata, node_id), metadata)
 
 
@@ -377,8 +349,6 @@ def quorum_keys(directories: Sequence[Path], settings: Settings) -> Mapping[str,
 # --------------------------------------------------------------------------------------------------------- command line
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """Options of `serve`."""
-
     log_dirs: tuple[Path, ...] = argument("LOG_DIR...")
     read_only: bool = option(
         False, "Serve the directories unchanged, and write nothing into them.", from_settings=ONE_COMMAND

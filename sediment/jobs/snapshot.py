@@ -5,9 +5,8 @@
 3. The driver checks that the files are unchanged, and merges: one commit contains the rows and the progress.
 
 A refresh takes effect exactly once.  One MERGE writes the rows, and the metadata of its commit records the next offset
-to read in each partition.  A run that is killed has committed either everything or nothing, and the next run continues
-from the committed progress.  If two runs start from the same progress, both try to commit a refresh with the same
-number.  The number identifies a Delta application transaction, so Delta refuses the second commit.
+to read in each partition.  If two runs start from the same progress, both try to commit a refresh with the same number.
+The number identifies a Delta application transaction, so Delta refuses the second commit.
 
 Invariants: only the table is written.  The table contains only records that a READ_COMMITTED consumer gets.  A
 partition that cannot be read keeps its rows and its progress; the others are refreshed.
@@ -103,7 +102,6 @@ class AsOf:
     timestamp_ms: int | None
 
     def bounds(self, partition: str) -> Bounds:
-        """Return the bounds of the records up to that point."""
         bounds = Bounds()
         if partition in self.offsets:
             bounds &= Bounds(end_offset=self.offsets[partition] + 1)
@@ -114,8 +112,6 @@ class AsOf:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotOptions:
-    """Options of `snapshot` in addition to the common options."""
-
     to: str = required_option(
         "Write to this Delta table; create it if it does not exist.",
         metavar="PATH",
@@ -189,7 +185,6 @@ def _rows_changed(report: SnapshotReport) -> str:
 
 
 def print_report(report: SnapshotReport, screen: Screen) -> None:
-    """Print the report as a table."""
     screen.partitions(report.partitions, COLUMNS)
     screen.failed(report.partitions)
     screen.reasons(p for p in report.partitions if p.reason and p.status != FAILED)
@@ -200,8 +195,6 @@ def print_report(report: SnapshotReport, screen: Screen) -> None:
 # ------------------------------------------------------------------------------------------------------------- the logs
 @dataclass(frozen=True, slots=True)
 class _Log:
-    """Selected partition."""
-
     partition: TopicPartition
     log_dir: Path
     checkpoints: PartitionCheckpoints
@@ -247,8 +240,6 @@ def _log(directory: SelectedDirectory, partition: TopicPartition, fs: Fs) -> _Lo
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """A partition, and its records to read."""
-
     log: _Log
     facts: LogState
     refresh: Refresh
@@ -275,7 +266,6 @@ def _facts(
 def _plan(
     log: _Log, progress: PartitionProgress | None, own: SnapshotOptions, as_of: AsOf | None, now_ms: int, fs: Fs
 ) -> _Planned | PartitionSnapshot:
-    """Return the plan of a partition, or its report if the partition is skipped or cannot be read."""
     from sediment.segment_io.partition.read_committed import committed_range
 
     if log.checkpoints.high_watermark is None and log.checkpoints.high_watermark_file:
@@ -304,11 +294,7 @@ def _plan(
 
 
 def _check_unchanged(planned: Sequence[_Planned]) -> None:
-    """Refuse the result of the tasks if files were replaced meanwhile, because the rows may mix two states of a log.
-
-    Raises:
-        SourceChangedError: a planned segment was replaced or removed.
-    """
+    """Refuse the result of the tasks if files were replaced meanwhile, because the rows may mix two states of a log."""
     for scan_task in (scan_task for partition in planned for scan_task in partition.scan_tasks):
         if is_replaced(scan_task.slice):
             raise _changed(str(scan_task.slice.source.partition), str(scan_task.slice.path))
@@ -394,7 +380,6 @@ def _size_bytes(partition: _Planned) -> int:
 
 
 def _latest(read: _Read, planned: Sequence[_Planned]) -> DataFrame:
-    """Return the rows of `planned`, one for each key."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -417,12 +402,6 @@ def refresh(options: CommonOptions, own: SnapshotOptions, as_of: AsOf | None, sp
     """Refresh the table at `own.to` from the selected partitions of `options.log_dirs`.
 
     If `as_of` is None, the run writes the latest state.
-
-    Raises:
-        UsageError: a directory or option is wrong, or `own.to` is not a table of `snapshot`; nothing was changed.
-        SourceChangedError: in each attempt, the logs were replaced or another run refreshed the table.
-        SedimentError: Spark or Delta failed, for example because the disk is full.  The refresh either is complete or
-            has no effect.
     """
     for attempt in range(_ATTEMPTS):
         try:
@@ -435,8 +414,6 @@ def refresh(options: CommonOptions, own: SnapshotOptions, as_of: AsOf | None, sp
 
 
 class _Run:
-    """One attempt of a refresh."""
-
     def __init__(self, options: CommonOptions, own: SnapshotOptions, as_of: AsOf | None, spark: SparkSession) -> None:
         self._options = options
         self._own = own
@@ -610,12 +587,7 @@ def _refreshed_by_another(path: str) -> SourceChangedError:
 
 # -------------------------------------------------------------------------------------------------------------- command
 def parse_as_of(offsets: Sequence[str], timestamp_ms: int | None, partitions: Sequence[str]) -> AsOf | None:
-    """Return the point in time of `--as-of-offset [TOPIC-N:]OFFSET …` or `--as-of-ms`; None without either.
-
-    Raises:
-        UsageError: an option is malformed, or an offset names no partition, which is allowed only if `partitions` has
-            exactly one name.
-    """
+    """Return the point in time of `--as-of-offset [TOPIC-N:]OFFSET …` or `--as-of-ms`; None without either."""
     if not offsets and timestamp_ms is None:
         return None
     found: dict[str, int] = {}
@@ -654,12 +626,7 @@ def _check_output(to: str, log_dirs: Sequence[Path]) -> None:
 
 
 def snapshot(options: CommonOptions, own: SnapshotOptions) -> SnapshotReport:
-    """Refresh the table in a separate Spark session.
-
-    Raises:
-        UsageError: an option is wrong, Delta is missing, or Spark does not start.
-        SourceChangedError, SedimentError: as in `refresh`.
-    """
+    """Refresh the table in a separate Spark session."""
     _check_output(own.to, options.log_dirs)
     logs = _logs(options, Fs())
     as_of = parse_as_of(own.as_of_offset, own.as_of_ms, [str(log.partition) for log in logs])

@@ -1,8 +1,7 @@
 """`sediment vacuum DIR`: remove the originals of old runs; these runs can then no longer be undone.
 
 Invariants: a file is removed only if a catalogue lists it with its inode, size and time.  No symbolic link is followed.
-The originals of a pinned run, or of a run that has not ended, are kept.  A vacuum that asks for confirmation
-changes nothing before the answer.
+The originals of a pinned run, or of a run that has not ended, are kept.
 """
 
 from __future__ import annotations
@@ -104,7 +103,6 @@ _COLUMNS: tuple[TableColumn[VacuumReport], ...] = (
 
 
 def print_report(report: VacuumRunReport, screen: Screen) -> None:
-    """Print a row for each run, for people."""
     runs = by_run(report.partitions)
     screen.table(runs, of_dry_run(_COLUMNS) if report.dry_run else _COLUMNS)
     screen.failed([rows[0] for rows in runs], noun="run", name=lambda row: row.run or row.partition)
@@ -113,7 +111,6 @@ def print_report(report: VacuumRunReport, screen: Screen) -> None:
 
 
 def _consequences(report: VacuumRunReport) -> Iterator[str]:
-    """Yield lines about the runs that can no longer be undone, and about the freed bytes."""
     removed = [rows for rows in by_run(report.partitions) if rows[0].status == REMOVED]
     would = "could" if report.dry_run else "can"
     for rows in removed:
@@ -129,7 +126,7 @@ def _consequences(report: VacuumRunReport) -> Iterator[str]:
 # -------------------------------------------------------------------------------------------------------------- options
 @dataclass(frozen=True, slots=True)
 class VacuumOptions:
-    """Options of `vacuum`.  Without `older_than`, nothing is removed, and only pins change."""
+    """Without `older_than`, nothing is removed, and only pins change."""
 
     originals: Directory = argument(
         "DIR", "The --keep-originals directory of earlier runs.", required=True, keyword="path", parse=Path.absolute
@@ -153,11 +150,7 @@ class VacuumOptions:
     as_json: bool = json_option()
 
     def older_than_ms(self) -> int | None:
-        """Return the age of the originals to remove; None to remove none.
-
-        Raises:
-            UsageError: an option is wrong, or options exclude each other.
-        """
+        """Return the age of the originals to remove; None to remove none."""
         if self.older_than is None and self.pin is None and self.unpin is None:
             raise UsageError("no age of the originals is given", advice="give --older-than, such as 7d")
         if (self.pin is None) != (self.run_id is None):
@@ -184,11 +177,7 @@ def vacuum(
     `stop` ends the vacuum after the run whose originals are being removed.
 
     Raises:
-        UsageError: the directory, a run or a pin does not exist; nothing was changed.
         DeclinedError: `confirm` returned False; nothing was removed.
-        CorruptDataError: a catalogue or the list of pins is malformed; nothing was changed.
-        DirectoryInUseError: a restore or another vacuum uses the directory.
-        OSError: the originals cannot be read, or the pins cannot be written; nothing was removed.
     """
     older_than_ms = own.older_than_ms()
     now_ms = time.time_ns() // 1_000_000 if own.now_ms is None else own.now_ms
@@ -275,7 +264,6 @@ def _decide(run: Catalogue, pins: Sequence[str], removed_before_ms: int | None) 
 def _removed(
     rows: Sequence[VacuumReport], history: History, own: VacuumOptions, stop: threading.Event, fs: Fs
 ) -> list[VacuumReport]:
-    """Remove the originals of each run that `rows` mark for removal, oldest first; return the rows with the outcome."""
     failed: dict[str, tuple[str, str]] = {}
     marked = {row.run for row in rows if row.status == REMOVED}
     for run in history.runs:
@@ -312,7 +300,6 @@ def command(own: VacuumOptions) -> None:
 
 
 def _confirmed(shown: VacuumRunReport, *, stop: threading.Event) -> bool:
-    """Show on stderr what would be removed, and ask once."""
     print_report(shown, Screen(error_console()))
     runs = {row.run for row in shown.partitions if row.status == REMOVED}
     return ask_on_terminal(f"Remove the originals of {counted(len(runs), 'run')}?", stop)

@@ -8,8 +8,7 @@ One task compares a partition; small partitions share a task.  A large partition
 idle is compared by several threads.  If there is little data, this process makes the comparison, because Spark would
 take longer to start.
 
-The cleaner's code is not used: `verification` defines the rules independently.  Neither directory is changed or locked;
-a directory that changes while it is read is an error.
+The cleaner's code is not used: `verification` defines the rules independently.
 
 Invariant: a partition is CORRECT only if every check was made and found no difference.
 """
@@ -104,7 +103,6 @@ def _results(pairs: Sequence[Pair], options: CommonOptions) -> Iterator[_Result]
 
 
 def with_slots(pairs: Sequence[Pair], slots: int) -> list[Pair]:
-    """Return the pairs, each with its share of the `slots` by weight, at least 1."""
     total = sum(map(_weight, pairs))
     return [replace(pair, slots=max(1, round(slots * _weight(pair) / total))) for pair in pairs]
 
@@ -131,8 +129,6 @@ def _reports(pairs: Sequence[Pair], options: CommonOptions) -> Iterator[PairRepo
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """Options of `verify` in addition to the common options."""
-
     since_ms: TimeMs | None = option(
         None,
         "Time of the first compaction, in ms since the epoch, if several compactions lie between BEFORE and AFTER "
@@ -151,10 +147,6 @@ def verify(options: CommonOptions, own: VerifyOptions) -> VerificationReport:
     If `options.now_ms` was given, it is the exact time of the cleaning; otherwise, the cleaning may have been earlier.
     If `own.since_ms` is None and several runs of --keep-before used BEFORE, the time of the first of these runs is
     used.  In all other cases, None means a single cleaning.
-
-    Raises:
-        UsageError: the directories cannot be compared.
-        SedimentError: a directory cannot be read, or changed during the comparison.
     """
     if options.other_nodes:
         raise UsageError("verify takes one --config", advice="give the file of the node of BEFORE and AFTER")

@@ -69,28 +69,20 @@ class OwningNode(Protocol):
     """The future node of the directory, and the change to the node's metadata.
 
     `known` are the partitions that the node already has.  `has_coordinator` is False if the node cannot coordinate the
-    open transactions in the planned partitions.  `server_properties` is the file to start the node with.
+    open transactions in the planned partitions.
     """
 
     @property
-    def node(self) -> CloneNode:
-        """Its ids."""
-        ...
+    def node(self) -> CloneNode: ...
 
     @property
-    def plan(self) -> ClonePlan:
-        """The topics to adopt."""
-        ...
+    def plan(self) -> ClonePlan: ...
 
     @property
-    def known(self) -> Sequence[TopicPartition]:
-        """Partitions that are not changed."""
-        ...
+    def known(self) -> Sequence[TopicPartition]: ...
 
     @property
-    def has_coordinator(self) -> bool:
-        """True if this node can coordinate the open transactions in the planned partitions."""
-        ...
+    def has_coordinator(self) -> bool: ...
 
     @property
     def server_properties(self) -> Path | None:
@@ -101,9 +93,7 @@ class OwningNode(Protocol):
         """Describe the files that `write` creates, replaces or extends, in one line for each kind of change."""
         ...
 
-    def records(self, clones: Clones) -> list[bytes]:
-        """Return the metadata records of the partitions."""
-        ...
+    def records(self, clones: Clones) -> list[bytes]: ...
 
     def write(self, records: Sequence[bytes], clones: Clones, run_id: str, now_ms: int) -> tuple[str, ...]:
         """Write the files outside the partition folders; return the names of the copies of the replaced files."""
@@ -112,8 +102,6 @@ class OwningNode(Protocol):
 
 # ------------------------------------------------------------------------------------------------------------ new nodes
 class NewNode:
-    """A node without a metadata log."""
-
     known: Sequence[TopicPartition] = ()
     has_coordinator = True
 
@@ -128,7 +116,6 @@ class NewNode:
         self.server_properties: Path | None = own.properties_file or log_dir / SERVER_PROPERTIES_FILE
 
     def changes(self, run_id: str) -> list[str]:
-        """Describe the files that the new node needs: new files, and files that replace those of a former node."""
         own = self._own.properties_file
         names = [name for name in START_FILES if own is None or name != SERVER_PROPERTIES_FILE]
         there = [name for name in names if self._fs.exists(self._log_dir / name)]
@@ -143,14 +130,12 @@ class NewNode:
         return [*lines, _replaced(replaced, run_id)] if replaced else lines
 
     def records(self, clones: Clones) -> list[bytes]:
-        """Return the records of `bootstrap.checkpoint`."""
         features = clone_features(None, NEWEST_RELEASE)
         topics = _with_sets(self.plan, self._settings)
         first_id = next_producer_id(None, _producer_ids(clones, self._source, self._fs))
         return list(cluster_records(topics, _leader_epochs(clones), self.node, features, {}, first_id))
 
     def write(self, records: Sequence[bytes], clones: Clones, run_id: str, now_ms: int) -> tuple[str, ...]:
-        """Write the files that a broker needs to start on the directory."""
         topics = self.plan.topics.values()
         counts = {topic.name: topic.partition_count for topic in topics if topic.name in INTERNAL_TOPICS}
         listen = self._own.listen or DEFAULT_LISTEN
@@ -208,7 +193,6 @@ class StoppedNode:
         return None if self.server_properties is None else read_quorum_keys(self.server_properties)
 
     def changes(self, run_id: str) -> list[str]:
-        """Describe the records to append to the metadata log, and name the checkpoint files that get entries."""
         names = [name for name in CHECKPOINT_FILES if self._fs.exists(self._log_dir / name)]
         lines = [
             f"records of {counted(len(self.plan.topics), 'topic')}, appended to {METADATA_PARTITION}, the metadata log "
@@ -220,7 +204,6 @@ class StoppedNode:
         return [*lines, _replaced(names, run_id)] if names else lines
 
     def records(self, clones: Clones) -> list[bytes]:
-        """Return the records to append to the metadata log."""
         if not clones:
             return []
         topics = _with_sets(self.plan, self._settings)
@@ -242,7 +225,6 @@ class StoppedNode:
 
 
 def _kept_log(run_id: str) -> str:
-    """Return the name of the copy of the metadata log."""
     return f"{METADATA_PARTITION}.{run_id}{KEPT_SUFFIX}.tar"
 
 
@@ -272,7 +254,6 @@ def _check_own(own: AdoptOptions, node: CloneNode) -> None:
 
 # -------------------------------------------------------------------------------------------------------------- topics
 def _with_sets(plan: ClonePlan, settings: Settings) -> list[ClonedTopic]:
-    """Return the topics with the configs that `--set TOPIC:KEY=VALUE` gives them."""
     sets = settings.topic_sets
     return [replace(topic, configs={**topic.configs, **sets.get(topic.name, {})}) for topic in plan.topics.values()]
 
@@ -282,6 +263,5 @@ def _leader_epochs(clones: Clones) -> dict[TopicPartition, int]:
 
 
 def _producer_ids(clones: Clones, source: SourceCluster, fs: Fs) -> set[int]:
-    """Return the producer ids in the logs, and the producer ids that belong to transactional ids."""
     in_logs = {producer_id for clone in clones.values() for producer_id in clone.producer_ids}
     return in_logs | transactional_producers(source.topics.get(TRANSACTION_STATE), fs)

@@ -12,8 +12,6 @@ from sediment.server.network.endpoints import Endpoint
 
 @dataclass(frozen=True, slots=True)
 class AdoptOptions:
-    """Options of `adopt` in addition to the common options."""
-
     node_id: NodeId | None = option(
         None, "Give the node this id (default: from meta.properties, else 1).", from_settings=ONE_COMMAND
     )

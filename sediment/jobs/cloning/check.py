@@ -86,15 +86,7 @@ class CopyCheckReport(RunReport[CheckedCopyPartition]):
 
 
 def check_clone(options: CommonOptions, where: str, *, stop: threading.Event | None = None) -> CopyCheckReport:
-    """Check the copy in the directory `where`, a path or a URI.
-
-    Raises:
-        UsageError: an option is not allowed in a check, or the directory has no manifest, so it contains no finished
-            copy.
-        CorruptDataError: the manifest cannot be read.
-        StoppedError: `stop` was set.
-        OSError: the directory cannot be listed.
-    """
+    """Check the copy in the directory `where`, a path or a URI."""
     started = time.monotonic()
     others = ["SOURCE"] * bool(options.log_dirs) + [name for name, _ in options.given if name not in _OPTIONS]
     if others:
@@ -136,7 +128,6 @@ def check_clone(options: CommonOptions, where: str, *, stop: threading.Event | N
 def _by_partition(
     copy: str, manifest: Manifest, differences: Iterable[FileDifference]
 ) -> tuple[list[CheckedCopyPartition], list[FileDifference]]:
-    """Return a row for each partition of the manifest, and the differences outside the partition folders."""
     files: dict[str, list[ManifestFile]] = {partition.partition: [] for partition in manifest.partitions}
     for file in manifest.files:
         if file.folder:
@@ -190,7 +181,6 @@ COLUMNS: tuple[TableColumn[CheckedCopyPartition], ...] = (
 
 
 def print_check(report: CopyCheckReport, screen: Screen) -> None:
-    """Print the table for people, the differences, and a summary line."""
     screen.partitions(report.partitions, COLUMNS)
     for line in _differences(report):
         screen.say(line, style="red")

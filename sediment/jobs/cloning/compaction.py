@@ -84,7 +84,6 @@ def _because(row: PartitionCloneReport, code: str, reason: str | None) -> Partit
 
 
 def compaction_note(rows: Iterable[PartitionCloneReport]) -> tuple[str, ...]:
-    """If `--compact` was given, return a sentence with the numbers of partitions that were and were not compacted."""
     asked = [row for row in rows if row.compacted is not None]
     if not asked:
         return ()

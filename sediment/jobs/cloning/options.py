@@ -20,7 +20,6 @@ _MOST_PORT = 65534  # the controller uses the next port
 
 
 def listen_option() -> Endpoint | None:
-    """Return the field of `--listen`."""
     return option(
         None,
         f"Let the broker listen on this address, and its controller on the next port (default: {DEFAULT_LISTEN}).",
@@ -31,7 +30,6 @@ def listen_option() -> Endpoint | None:
 
 
 def properties_file_option(**more: Any) -> Path | None:
-    """Return the field of `--server-properties`; `more` are fields of `Option`."""
     return option(
         None,
         "Also write the generated server.properties to FILE, which must not exist (default: write it only to the log "
@@ -45,8 +43,6 @@ def properties_file_option(**more: Any) -> Path | None:
 
 @dataclass(frozen=True, slots=True)
 class CloneRequest:
-    """The target and the node of a run; `CloneOptions` describes the content of the clone."""
-
     to: Path
     host: str
     port: int
@@ -56,11 +52,7 @@ class CloneRequest:
 
 
 def parse_listen(text: str) -> Endpoint:
-    """Return the address of the broker, `HOST:PORT`.
-
-    Raises:
-        UsageError: the address is malformed, or leaves no port for the controller.
-    """
+    """Return the address of the broker, `HOST:PORT`."""
     endpoint = parse_endpoint(text, "--listen", least_port=1)
     if endpoint.port > _MOST_PORT:
         raise UsageError(f"--listen {text!r} leaves no port for the controller", advice="choose a lower port")
@@ -68,11 +60,7 @@ def parse_listen(text: str) -> Endpoint:
 
 
 def parse_parts(text: str) -> frozenset[Part]:
-    """Return the comma-separated parts in the value of `--with`; an empty value names no part.
-
-    Raises:
-        UsageError: a name is unknown.
-    """
+    """Return the comma-separated parts in the value of `--with`; an empty value names no part."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     known = {part.value for part in Part}
     unknown = [name for name in names if name not in known]
@@ -82,11 +70,7 @@ def parse_parts(text: str) -> frozenset[Part]:
 
 
 def parse_renames(texts: Iterable[str]) -> dict[str, str]:
-    """Parse `OLD=NEW` texts, and return the new topic names, keyed by the old names.
-
-    Raises:
-        UsageError: a text is malformed, or a topic gets two names.
-    """
+    """Parse `OLD=NEW` texts, and return the new topic names, keyed by the old names."""
     renames: dict[str, str] = {}
     for text in texts:
         old, equals, new = text.partition("=")
@@ -98,11 +82,7 @@ def parse_renames(texts: Iterable[str]) -> dict[str, str]:
 
 
 def parse_until_offsets(texts: Iterable[str]) -> dict[TopicPartition, int]:
-    """Parse `TOPIC-N:OFFSET` texts, and return the offsets by partition.
-
-    Raises:
-        UsageError: a text is malformed, or a partition gets two offsets.
-    """
+    """Parse `TOPIC-N:OFFSET` texts, and return the offsets by partition."""
     offsets: dict[TopicPartition, int] = {}
     for text in texts:
         name, _, number = text.rpartition(":")
@@ -116,11 +96,7 @@ def parse_until_offsets(texts: Iterable[str]) -> dict[TopicPartition, int]:
 
 
 def check_cluster_id(text: str) -> str:
-    """Check that the cluster id has the form of Kafka's own ids, and return it.
-
-    Raises:
-        UsageError: the id is malformed.
-    """
+    """Check that the cluster id has the form of Kafka's own ids, and return it."""
     try:
         parse_uuid(text)
     except ValueError as error:

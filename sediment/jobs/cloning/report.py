@@ -91,7 +91,6 @@ class CloneRunReport(RunReport[PartitionCloneReport]):
     notes: tuple[str, ...] = field(default=(), metadata=AFTER_PARTITIONS)
 
     def to_json(self) -> str:
-        """Return the one JSON object of `--json`."""
         document = json.loads(RunReport.to_json(self))
         for partition in document["partitions"]:
             partition["from"] = partition.pop("source")
@@ -113,13 +112,11 @@ COLUMNS: tuple[TableColumn[PartitionCloneReport], ...] = (
 
 
 def _is_empty(partition: PartitionCloneReport) -> bool:
-    """Return True if the partition was cloned and has no records."""
     has_ends = partition.status == CLONED and partition.log_start_offset is not None
     return has_ends and partition.log_start_offset == partition.log_end_offset
 
 
 def print_report(report: CloneRunReport, screen: Screen) -> None:
-    """Print the table for people, then the next steps."""
     screen.partitions(report.partitions, COLUMNS, is_empty=_is_empty)
     screen.warnings(report.partitions)
     screen.failed(report.partitions)

@@ -76,8 +76,6 @@ _MIN_ISR = "min.insync.replicas"
 
 @dataclass(frozen=True, slots=True)
 class _Finished:
-    """Outcome of one partition: its clone, or the `error` as (reason code, text)."""
-
     partition: ClonedPartition
     topic_id: str
     clone: PartitionClone | None
@@ -87,13 +85,6 @@ class _Finished:
 def clone(
     options: CommonOptions, own: CloneOptions, request: CloneRequest, *, stop: threading.Event | None = None
 ) -> CloneRunReport:
-    """Clone the selected partitions of `options.log_dirs`.
-
-    Raises:
-        UsageError: an option is wrong, or the target is not empty; nothing was changed.
-        DirectoryInUseError: a process uses a source or the target.
-        SedimentError: a source cannot be read; nothing was changed.
-    """
     run = Run[PartitionCloneReport]("clone", options, stop, has_secrets=own.suppressed is not None)
     with run.stack:
         cloning = _Cloning(run, own, request)
@@ -102,8 +93,6 @@ def clone(
 
 
 class _Cloning:
-    """What one run of the command does."""
-
     def __init__(self, run: Run[PartitionCloneReport], own: CloneOptions, request: CloneRequest) -> None:
         self._run = run
         self._own = own
@@ -118,7 +107,6 @@ class _Cloning:
         self._node = CloneNode(own.node_id, own.cluster_id or new_kafka_id(), new_kafka_id())
 
     def perform(self) -> tuple[ClonePlan, list[_Finished], bool]:
-        """Return the plan, the outcome of each of its partitions, and whether the clone is complete."""
         with interruptible():  # nothing is written yet
             scratch = Path(self._run.stack.enter_context(tempfile.TemporaryDirectory(prefix="sediment-")))
             stores = [Store(where) for where in self._options.given_log_dirs]
@@ -289,11 +277,7 @@ class _Cloning:
             )
 
     def _check_space(self, plan: ClonePlan) -> None:
-        """Check that the disk can hold copies of all logs, unless files may be linked or logs become smaller.
-
-        Raises:
-            NoSpaceError: it cannot; nothing was written.
-        """
+        """Check that the disk can hold copies of all logs, unless files may be linked or logs become smaller."""
         is_cut = self._own.until_ms is not None or any(each.until_offset is not None for each in plan.partitions())
         if self._own.link is not LinkMode.COPY or self._earlier is not None or self._own.compact or is_cut:
             return
@@ -322,7 +306,6 @@ class _Cloning:
         return self._options.run_settings.of_directory(directory.path, directory.meta)
 
     def _settings_of(self, source: SourceCluster) -> dict[Path, Settings]:
-        """Return the settings of each directory, including the configs of the cluster."""
         found = {}
         for directory in source.directories:
             settings, meta = self._of_node(directory), directory.meta
@@ -346,7 +329,6 @@ class _Cloning:
 
     # ---------------------------------------------------------------------------------------------------------- report
     def report(self, plan: ClonePlan, finished: Sequence[_Finished], is_complete: bool) -> CloneRunReport:
-        """Return the report, with a row for every partition of the plan."""
         rows = [self._row(each) for each in finished]
         rows += [
             PartitionCloneReport(str(each.partition), each.log_dir, SKIPPED, each.reason_code, each.reason)
@@ -419,7 +401,6 @@ class _Cloning:
 
 
 def _perform(task: CloneTask, attempt: str) -> PartitionClone | tuple[str, str]:
-    """Clone a partition in a Spark task; an error is returned as (reason code, text)."""
     try:
         return clone_partition(task, attempt)
     except TASK_ERRORS as error:
@@ -427,11 +408,7 @@ def _perform(task: CloneTask, attempt: str) -> PartitionClone | tuple[str, str]:
 
 
 def _list_logs(plan: ClonePlan, fs: Fs) -> dict[TopicPartition, int]:
-    """Return the bytes of each source log, by its partition in the clone.
-
-    Raises:
-        UsageError: a log is to be cut below its log start offset.
-    """
+    """Return the bytes of each source log, by its partition in the clone."""
     found = {}
     for partition in plan.partitions():
         replica = partition.replicas[0]
@@ -474,7 +451,6 @@ def _names(plan: ClonePlan, finished: Iterable[_Finished]) -> ClonedNames:
 
 
 def _notes(finished: Iterable[_Finished]) -> tuple[str, ...]:
-    """Describe, in sentences, how the coordinators' topics were rewritten."""
     notes = []
     for topic, what in ((CONSUMER_OFFSETS, "groups"), (TRANSACTION_STATE, "transactional ids")):
         counts = [

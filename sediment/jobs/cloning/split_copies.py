@@ -37,8 +37,6 @@ class _Piece:
 
 @dataclass(frozen=True, slots=True)
 class _PieceResult:
-    """The copied files, or the `error` as (reason code, text)."""
-
     files: tuple[CopiedFile, ...] = ()
     error: tuple[str, str] | None = None
 
@@ -66,7 +64,7 @@ def with_copied_pieces(
 ) -> tuple[list[CloneTask], list[TaskResult[CloneTask, tuple[str, str]]]]:
     """Copy the partitions that are split; return the tasks to continue, and the results of tasks whose copy failed.
 
-    `group` names the Spark job group.  The tasks of partitions that are not split are returned unchanged.
+    The tasks of partitions that are not split are returned unchanged.
     """
     slots = max(1, sc.defaultParallelism)
     ready: list[CloneTask] = []

@@ -73,7 +73,6 @@ class Subscription:
     assigned: frozenset[TopicPartition] | None = None
 
     def selects(self, partition: TopicPartition) -> bool:
-        """Return True if the partition is subscribed."""
         if self.pattern is not None:
             return self.pattern.fullmatch(partition.topic) is not None
         return self.assigned is None or partition in self.assigned
@@ -93,15 +92,10 @@ class Positions:
     by_partition: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def of(self, partition: TopicPartition) -> int:
-        """Return the position of a partition."""
         return self.by_partition[partition] if self.same is None else self.same
 
     def check_covers(self, partitions: Collection[TopicPartition]) -> None:
-        """Check that the option names exactly `partitions`.
-
-        Raises:
-            UsageError: the option lacks a partition, or names a partition that is not read.
-        """
+        """Check that the option names exactly `partitions`."""
         if self.same is not None:
             return
         missing, foreign = set(partitions) - self.by_partition.keys(), self.by_partition.keys() - set(partitions)
@@ -129,16 +123,10 @@ class KafkaOptions:
 
     @property
     def can_be_batch(self) -> bool:
-        """Return True if no partition starts at its end."""
         start = self.start
         return start is None or start.are_times or LATEST_OFFSET not in (start.same, *start.by_partition.values())
 
     def check_batch(self) -> None:
-        """Check the options of a batch query.
-
-        Raises:
-            UsageError: a starting option is `latest`, which a batch query does not allow.
-        """
         if self.start is not None and not self.can_be_batch:
             raise UsageError(
                 f"{self.start.option} cannot be latest in a batch query",
@@ -146,22 +134,13 @@ class KafkaOptions:
             )
 
     def check_stream(self) -> None:
-        """Check the options of a streaming query.
-
-        Raises:
-            UsageError: the options set an end, but a stream has no end.
-        """
         if self.end is not None:
             raise UsageError(f"{self.end.option} cannot be given to a stream", advice="leave it out, or read a batch")
 
 
 # -------------------------------------------------------------------------------------------------------------- parsing
 def parse_kafka_options(given: Mapping[str, str]) -> KafkaOptions:
-    """Parse the options of `given` (keys in lower case), except options for which `kafka-log` has its own names.
-
-    Raises:
-        UsageError: an invalid value, or options that exclude each other.
-    """
+    """Parse the options of `given` (keys in lower case), except options for which `kafka-log` has its own names."""
     names = [KAFKA_OPTIONS[name] for name in given if name in KAFKA_OPTIONS]
     for name in names:
         own = next((own for own in _OWN_NAMES.get(name, ()) if own in given), None)
@@ -180,11 +159,7 @@ def parse_kafka_options(given: Mapping[str, str]) -> KafkaOptions:
 
 
 def refuse_broker_option(name: str) -> None:
-    """Refuse an option of Spark's Kafka source that has no meaning for files; `name` is in lower case.
-
-    Raises:
-        UsageError: `name` is such an option.
-    """
+    """Refuse an option of Spark's Kafka source that has no meaning for files; `name` is in lower case."""
     if name in _REFUSED:
         raise UsageError(f"kafka-log has no option {name!r}", advice=_REFUSED[name])
     if name.startswith(_OF_A_BROKER):
@@ -195,11 +170,6 @@ def refuse_broker_option(name: str) -> None:
 
 
 def topics_of_subscribe(given: Mapping[str, str]) -> frozenset[str] | None:
-    """Return the topics of `subscribe`; None without this option.
-
-    Raises:
-        UsageError: the option names no topic.
-    """
     text = given.get("subscribe")
     if text is None:
         return None
@@ -210,11 +180,6 @@ def topics_of_subscribe(given: Mapping[str, str]) -> frozenset[str] | None:
 
 
 def parse_boolean(given: Mapping[str, str], name: str) -> bool | None:
-    """Return the boolean value of an option; None if the option is not given.
-
-    Raises:
-        UsageError: the value is neither true nor false.
-    """
     text = given.get(name.lower())
     if text is None:
         return None

@@ -30,8 +30,6 @@ def batch_bounds(options: SourceOptions, sources: Sequence[Source], fs: Fs) -> M
     """Return the offsets that a batch query reads from each source; empty if no option sets a start or an end.
 
     Raises:
-        UsageError: the options do not name every partition, or a partition has no record at or after its starting
-            timestamp.
         OffsetOutOfRangeError: an offset is not in the log, and `failOnDataLoss` is true.
     """
     kafka = options.kafka
@@ -52,9 +50,6 @@ def stream_starts(options: SourceOptions, sources: Mapping[str, Source], fs: Fs)
     """Return the first offsets of a new stream, by topic-partition.
 
     A partition without an entry starts at its beginning.
-
-    Raises:
-        UsageError, OffsetOutOfRangeError: as in `batch_bounds`.
     """
     kafka = options.kafka
     if kafka.start is None:

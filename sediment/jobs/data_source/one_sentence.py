@@ -34,7 +34,6 @@ def in_one_sentence(function: _Function) -> _Function:
 
 
 def _as_sentence(error: SedimentError | OSError) -> Exception:
-    """Return an error with the class name and the sentence of `error`; the module of its class is set to `builtins`."""
     kind = type(error)
     shown = type(kind.__name__, (kind,), {"__module__": "builtins", "__str__": lambda _self: describe(error)[1]})
     found: Exception = shown.__new__(shown, *error.args)

@@ -69,11 +69,7 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> SourceOptions:
-        """Check and parse every option, except the properties that Spark adds.
-
-        Raises:
-            UsageError: an unknown option, an invalid value, or options that exclude each other.
-        """
+        """Check and parse every option, except the properties that Spark adds."""
         given = given_options(options)
         for name in given:
             _check_name(name)
@@ -109,7 +105,6 @@ class SourceOptions:
         )
 
     def selects(self, source: Source) -> bool:
-        """Return True if the partition of `source` is requested."""
         return self.request.selects(source) and self.kafka.subscription.selects(source.partition)
 
 
@@ -123,7 +118,6 @@ def _check_name(name: str) -> None:
 
 
 def _check_positions(kafka: KafkaOptions, table: str) -> None:
-    """Check that start or end offsets are given only for a table that can be read by offset."""
     positions = kafka.start or kafka.end
     if positions is not None and table not in SLICED_TABLES:
         raise UsageError(

@@ -35,7 +35,6 @@ StreamOffsets = Mapping[str, StreamOffset]
 
 
 def offsets_json(offsets: StreamOffsets) -> dict[str, Any]:
-    """Return the offsets as values that JSON can express."""
     return {name: _entry_json(entry) for name, entry in offsets.items()}
 
 

@@ -56,8 +56,6 @@ class _Begin:
 
 
 class StreamProgress:
-    """The planning of a stream's batches from the partitions of `ends`."""
-
     def __init__(self, ends: LogEnds, on_data_loss: OnDataLoss) -> None:
         self._ends = ends
         self._on_data_loss = on_data_loss
@@ -66,13 +64,11 @@ class StreamProgress:
         self._absent: frozenset[str] = frozenset()
 
     def found(self) -> dict[str, FoundEnd]:
-        """Return the current end of each partition, by its name."""
         sources = self._ends.sources()
         identified = self._ends.identified(sources.values())
         return {str(source.partition): FoundEnd(source, *found) for source, found in identified.items()}
 
     def started(self, offsets: Mapping[str, int], found: Mapping[str, FoundEnd]) -> dict[str, StreamOffset]:
-        """Return the offsets of a stream that begins at `offsets`, with the marks of the logs."""
         return {
             name: self._marked(found[name], offset) if name in found else StreamOffset(offset)
             for name, offset in offsets.items()
@@ -84,9 +80,6 @@ class StreamProgress:
         """Return the end of the batch that begins at `start` and ends at or below `found`.
 
         The batch has about `most_offsets` offsets, but at least one of each partition with data.
-
-        Raises:
-            SourceChangedError: the query fails on data loss, and a partition was removed or its offset changed.
         """
         self._check_present(start.keys() - self._ends.sources().keys())
         begins = {name: self._begin(name, start.get(name), end) for name, end in found.items()}
@@ -95,11 +88,7 @@ class StreamProgress:
         return {**start, **{name: entry for name, entry in reached.items() if entry is not None}}
 
     def ranges(self, start: StreamOffsets, end: StreamOffsets) -> Iterator[tuple[Source, Bounds, str | None]]:
-        """Yield the source, the offsets and the topic id of each partition with data between `start` and `end`.
-
-        Raises:
-            SourceChangedError: the query fails on data loss, and some of these offsets are gone.
-        """
+        """Yield the source, the offsets and the topic id of each partition with data between `start` and `end`."""
         wanted = {name: entry for name, entry in end.items() if start.get(name) != entry}
         sources = self._ends.sources()
         found = {
@@ -128,7 +117,6 @@ class StreamProgress:
         self._absent = frozenset(absent)
 
     def _begin(self, name: str, known: StreamOffset | None, end: FoundEnd) -> _Begin:
-        """Return where the next batch of a partition begins, and report data loss if this is not the known offset."""
         if known is None:
             return _Begin(first_offset(end.source, self._fs), is_moved=False)
         match = self._match(name, known, end)
@@ -212,7 +200,6 @@ class StreamProgress:
 
 
 def _limited(found: Mapping[str, FoundEnd], begins: Mapping[str, _Begin], most_offsets: int | None) -> dict[str, int]:
-    """Return the end of each partition's part of a batch of about `most_offsets`; None: no limit."""
     waiting = {name: max(end.offset - begins[name].offset, 0) for name, end in found.items()}
     share = 1.0 if most_offsets is None else min(1.0, most_offsets / max(sum(waiting.values()), 1))
     return {

@@ -43,14 +43,12 @@ def given_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
-    """Return `schema` with `options` in the metadata of its first column."""
     first, *others = schema.fields
     carrier = StructField(first.name, first.dataType, first.nullable, {_METADATA_KEY: json.dumps(dict(options))})
     return StructType([carrier, *others])
 
 
 def options_in(schema: StructType) -> dict[str, str]:
-    """Return the options in the metadata of a column of `schema`; none if the schema does not belong to a table."""
     for field in schema.fields:
         if _METADATA_KEY in field.metadata:
             found: dict[str, str] = json.loads(field.metadata[_METADATA_KEY])

@@ -3,9 +3,8 @@
 The task reads the committed records of its slices as pyarrow batches, and keeps the latest record of each key so far.
 It yields rows at the end, or earlier if memory is full.  Last, it yields a summary: the number of records, or an error.
 
-A part is a sequence of consecutive slices of one partition.  Each part may yield rows several times, and each
-yield may contain a row of the same key.  The row with the highest offset wins.  A tombstone is also a row.  Records
-without a key are left out.
+Each part may yield rows several times, and each yield may contain a row of the same key.  The row with the highest
+offset wins.  A tombstone is also a row.  Records without a key are left out.
 
 Invariants: a part has exactly one summary, after its records.  If a part cannot be read, only its summary reports the
 error.  Memory use is at most a few times HELD_BYTES, plus the largest batch.
@@ -55,7 +54,6 @@ class PartitionPart:
     scan_tasks: tuple[ScanTask, ...]
 
     def size_bytes(self) -> int:
-        """Return the size of the slices in bytes; tasks are packed by this number."""
         return sum(scan_task.slice.size_bytes for scan_task in self.scan_tasks)
 
 
@@ -73,7 +71,6 @@ class ReadSummary:
 
 
 def parse_read_summary(value: bytes) -> ReadSummary:
-    """Return the summary in the `value` of its row."""
     return ReadSummary(**json.loads(value))
 
 
@@ -84,7 +81,6 @@ class LatestPerKey:
         self._tasks = tasks
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Map batches with one column, which contains numbers, to rows of SPARK_SCHEMA."""
         fs = Fs()
         for batch in batches:
             for task in batch.column(0).to_pylist():
@@ -93,7 +89,6 @@ class LatestPerKey:
 
 
 def read_latest(part: PartitionPart, fs: Fs) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one part (schema `arrow_schema(REQUEST.selected())`): its records, then its summary."""
     messages_read = 0
     reason: tuple[str | None, str | None] = None, None
     held = _Held()
@@ -131,7 +126,6 @@ class _Held:
                 yield from self.take()
 
     def take(self) -> Iterator[pa.RecordBatch]:
-        """Yield all stored records and forget them."""
         if self._new:
             self._deduplicate()
         latest, self._latest = self._latest, []

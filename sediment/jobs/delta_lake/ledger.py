@@ -47,12 +47,7 @@ _UNRECORDED = "unrecorded-runs"
 
 # ------------------------------------------------------------------------------------------------------------- checking
 def check(path: str, log_dirs: Iterable[Path]) -> None:
-    """Check that `path`, a directory or a URI, can be a ledger; a run calls this before it changes anything.
-
-    Raises:
-        UsageError: the package that writes ledgers is missing, `path` exists and is not a ledger, `path` is inside a
-            log directory, or a Delta table cannot have that path.
-    """
+    """Check that `path`, a directory or a URI, can be a ledger; a run calls this before it changes anything."""
     try:
         from deltalake import DeltaTable
         from deltalake.exceptions import DeltaError
@@ -83,7 +78,6 @@ def check(path: str, log_dirs: Iterable[Path]) -> None:
 
 
 def package_missing() -> UsageError:
-    """Return the error for a machine without the package that reads and writes ledgers."""
     return UsageError("a ledger needs the Python package deltalake, which is missing", advice=install_command("delta"))
 
 
@@ -127,10 +121,6 @@ def append(report: str, path: str) -> bool:
 
     Returns:
         True if a row was added.
-
-    Raises:
-        UsageError: `report` is not the JSON of a run, or the package that writes the ledger is missing.
-        SedimentError: the ledger cannot be written.
     """
     run, partitions = _tables(report)
     run_id = run["run_id"][0].as_py()
@@ -166,13 +156,11 @@ def _unwritable(table_path: str, error: Exception) -> SedimentError:
 
 
 def _save(report: str) -> Path | None:
-    """Save `report` in a file that this user can write, and return its path; None if no file can be written."""
     return save_for_user(_UNRECORDED, f"{json.loads(report)['run_id']}.json", report + "\n")
 
 
 # ----------------------------------------------------------------------------------------------------------------- rows
 def run_schema() -> pa.Schema:
-    """Return the columns of `runs`."""
     import pyarrow as pa
 
     return pa.schema(
@@ -197,7 +185,6 @@ def run_schema() -> pa.Schema:
 
 
 def partition_schema() -> pa.Schema:
-    """Return the columns of `partitions`."""
     import pyarrow as pa
 
     return pa.schema(
@@ -231,7 +218,6 @@ def partition_schema() -> pa.Schema:
 
 
 def _tables(report: str) -> tuple[pa.Table, pa.Table]:
-    """Return the rows of `runs` and of `partitions` for one run."""
     import pyarrow as pa
 
     try:
@@ -265,7 +251,6 @@ def _by_base_offsets(partition: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _row(schema: pa.Schema, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `fields` by column; the column `other` contains all fields without a column of their own."""
     columns = set(schema.names)
     other = {name: value for name, value in fields.items() if name not in columns}
     return {**fields, "other": json.dumps(other) if other else None}

@@ -19,7 +19,6 @@ _NO_TABLE_PATH = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff\[\]^|\\]|%[0-9A-Fa-f]{
 
 
 def is_uri(path: str) -> bool:
-    """Return True if `path` is a URI with a scheme, and False if it is a path on this machine."""
     return "://" in path
 
 
@@ -32,16 +31,11 @@ def local_directory(path: str) -> str | None:
 
 
 def is_delta_table(path: str) -> bool:
-    """Return True if `path`, a directory on this machine, is a Delta table."""
     return (Path(path) / "_delta_log").is_dir()
 
 
 def outside_log_dirs(path: str, log_dirs: Iterable[Path]) -> None:
-    """Refuse a table inside a log directory.
-
-    Raises:
-        UsageError: `path` is one of `log_dirs`, or is inside one of them.
-    """
+    """Refuse a table inside a log directory."""
     local = local_directory(path)
     if local is None:
         return
@@ -56,12 +50,7 @@ def outside_log_dirs(path: str, log_dirs: Iterable[Path]) -> None:
 
 
 def check_table_path(path: str) -> None:
-    """Refuse a local path if the Python package deltalake would panic on it or would write to another path.
-
-    Raises:
-        UsageError: `path` is not UTF-8, or has a control character, a bracket, `^`, `|`, a backslash, or `%` with two
-            hexadecimal digits.
-    """
+    """Refuse a local path if the Python package deltalake would panic on it or would write to another path."""
     if not is_uri(path) and _NO_TABLE_PATH.search(path):
         raise UsageError(
             "no Delta table can have this path",

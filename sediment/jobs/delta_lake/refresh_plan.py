@@ -60,7 +60,6 @@ class RefreshProgress:
 
 
 def progress_json(progress: RefreshProgress) -> str:
-    """Return the progress as JSON, for the metadata of a commit."""
     partitions = {name: _partition_json(partition) for name, partition in progress.partitions.items()}
     return json.dumps({_MARK: _FORMAT, **asdict(progress), "partitions": partitions}, separators=(",", ":"))
 
@@ -118,8 +117,6 @@ def parse_progress(text: str | None) -> RefreshProgress | None:
 
 # ------------------------------------------------------------------------------------------------------------- deciding
 class Rebuild(StrEnum):
-    """Reason to read a partition from its start."""
-
     FIRST_TIME = "first-time"
     ASKED = "asked"
     OTHER_TOPIC = "other-topic-id"
@@ -161,7 +158,6 @@ class Refresh:
     drop_below_offset: int | None
 
     def is_needed(self) -> bool:
-        """Return True if the refresh changes the table."""
         return self.first_offset < self.end_offset or self.drop_below_offset is not None or self.rebuild is not None
 
 
@@ -173,7 +169,6 @@ def plan_refresh(
     delete_retention_ms: int | None,
     from_start: bool = False,
 ) -> Refresh:
-    """Return the refresh that makes the table match the log."""
     reason = _reason_to_rebuild(facts, progress, now_ms, delete_retention_ms, from_start=from_start)
     if reason is not None or progress is None:
         return Refresh(facts.log_start_offset, facts.end_offset, reason, None)
@@ -230,7 +225,6 @@ def _tombstones_may_be_gone(
 
 
 def progress_after(refresh: Refresh, facts: LogState, mark: LogMark, now_ms: int) -> PartitionProgress:
-    """Return the progress of the partition after `refresh` is merged; `mark` marks the log below its end."""
     return PartitionProgress(
         next_offset=max(refresh.first_offset, refresh.end_offset),
         log_start_offset=facts.log_start_offset,

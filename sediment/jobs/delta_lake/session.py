@@ -44,11 +44,7 @@ _IVY_FOLDER = "~/.ivy2.5.2"
 
 # ----------------------------------------------------------------------------------------------------------------- JARs
 def coordinate() -> str:
-    """Return the Maven coordinate of the JARs for the installed delta-spark and pyspark.
-
-    Raises:
-        UsageError: delta-spark is not installed, or has no JARs for this Spark.
-    """
+    """Return the Maven coordinate of the JARs for the installed delta-spark and pyspark."""
     try:
         delta = version("delta-spark")
     except PackageNotFoundError as error:
@@ -73,7 +69,6 @@ def fetched_jars(ivy_folder: Path) -> tuple[Path, ...]:
 
 
 def ivy_folder(given: Mapping[str, str]) -> Path:
-    """Return the folder of Spark's resolver (Ivy) for the Spark settings `given`."""
     return Path(given.get(IVY_KEY) or _IVY_FOLDER).expanduser()
 
 
@@ -104,10 +99,6 @@ def delta_session(master: str | None, app_name: str, given: SparkSession | None 
     """Yield a SparkSession on the context of `spark_context`; it reads and writes Delta.
 
     `given` and other sessions of that context stay unchanged.
-
-    Raises:
-        UsageError: delta-spark or its JARs are missing, Spark does not start, or Spark runs another Python, which lacks
-            this package.
     """
     from pyspark.sql import SparkSession
 

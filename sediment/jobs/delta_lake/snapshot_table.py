@@ -51,19 +51,13 @@ _WRITE_SETTINGS = {
 
 
 class SnapshotTable:
-    """Delta table at a path, with the progress that its last refresh committed."""
-
     def __init__(self, spark: SparkSession, path: str, deletion_vectors: bool) -> None:
         self._spark = spark
         self._deletion_vectors = deletion_vectors
         self.path = path if is_uri(path) else str(Path(path).absolute())
 
     def open(self, kind: str) -> RefreshProgress:
-        """Create the table unless it exists, and return its progress.
-
-        Raises:
-            UsageError: the table at the path is not this snapshot table.
-        """
+        """Create the table unless it exists, and return its progress."""
         from delta.tables import DeltaTable
 
         if not DeltaTable.isDeltaTable(self._spark, self.path):
@@ -128,9 +122,6 @@ class SnapshotTable:
 
         The number of a refresh never exceeds the version of its commit.  Therefore, no refresh has used a number above
         the table's version.
-
-        Raises:
-            UsageError: `snapshot` did not make the table.
         """
         properties = self._table().detail().select("properties").first()
         kind = (properties[0] if properties else {}).get(_KIND_PROPERTY)
@@ -141,7 +132,6 @@ class SnapshotTable:
         return RefreshProgress(kind, "", self._commits(1)[0].version, {})
 
     def _commits(self, limit: int | None) -> list[Any]:
-        """Return the last `limit` commits, or all commits if `limit` is None, newest first."""
         table = self._table()
         history = table.history() if limit is None else table.history(limit)
         commits = history.select("version", "operation", "userMetadata", "operationMetrics").collect()
@@ -153,12 +143,10 @@ class SnapshotTable:
         return DeltaTable.forPath(self._spark, self.path)
 
     def fill(self, rows: DataFrame, progress: RefreshProgress) -> None:
-        """Commit `rows` to the empty table."""
         with _commit_settings(self._spark, progress):
             rows.where("value is not null").write.format("delta").mode("append").save(self.path)
 
     def replace(self, rows: DataFrame, progress: RefreshProgress) -> None:
-        """Commit `rows` as the whole content of the table."""
         with _commit_settings(self._spark, progress):
             rows.where("value is not null").write.format("delta").mode("overwrite").save(self.path)
 
@@ -224,7 +212,6 @@ def _first_progress(commits: Sequence[Any]) -> RefreshProgress | None:
 
 @contextmanager
 def _commit_settings(spark: SparkSession, progress: RefreshProgress) -> Iterator[None]:
-    """Add `progress` to the commits made inside the block, and write their files with `_WRITE_SETTINGS`."""
     settings = {
         **_WRITE_SETTINGS,
         _USER_METADATA: progress_json(progress),
@@ -242,7 +229,6 @@ def _commit_settings(spark: SparkSession, progress: RefreshProgress) -> Iterator
 
 @contextmanager
 def delta_failures(to: str) -> Iterator[None]:
-    """Convert an error of Spark or Delta inside the block to a SedimentError with a one-sentence text."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 

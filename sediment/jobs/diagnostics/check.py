@@ -29,15 +29,12 @@ class Check:
 
 
 def passed(name: str, found: str, *, log_dir: str | None = None) -> Check:
-    """Return a check with the status `ok`."""
     return Check(name, OK, found, log_dir=log_dir)
 
 
 def warned(name: str, found: str, advice: str, *, log_dir: str | None = None) -> Check:
-    """Return a check with the status `warning`."""
     return Check(name, WARNING, found, advice, log_dir)
 
 
 def failed(name: str, found: str, advice: str | None, *, log_dir: str | None = None) -> Check:
-    """Return a check with the status `failed`."""
     return Check(name, FAILED, found, advice, log_dir)

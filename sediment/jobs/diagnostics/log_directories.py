@@ -39,7 +39,6 @@ _MOST_UNREADABLE = 20
 
 
 def directory_checks(log_dirs: Sequence[Path], settings: RunSettings, fs: Fs) -> Iterator[Check]:
-    """Yield the checks of each directory, then the checks of the settings across all directories."""
     opened = []
     in_use = set()
     for log_dir in log_dirs:
@@ -75,7 +74,6 @@ def _owner(directory: SelectedDirectory) -> str:
 
 
 def _permissions(directory: SelectedDirectory) -> Check:
-    """Check that this process may read every file, and can create files with the owner of the existing files."""
     name, log_dir = "permissions", str(directory.path)
     folders = [directory.path, *(directory.path / str(partition) for partition in directory.partitions)]
     unreadable = [folder for folder in folders if not os.access(folder, os.R_OK | os.X_OK) or _hides_a_file(folder)]
@@ -97,7 +95,6 @@ def _permissions(directory: SelectedDirectory) -> Check:
 
 
 def _hides_a_file(folder: Path) -> bool:
-    """Return True if this process may not read a file in `folder`."""
     if os.geteuid() == 0:
         return False
     with os.scandir(folder) as entries:
@@ -139,7 +136,6 @@ def _clean_shutdown(directory: SelectedDirectory, *, is_used: bool) -> Check:
 
 
 def _space(directory: SelectedDirectory, fs: Fs) -> Check:
-    """Check that the disk has room for a cleaned copy of the largest partition."""
     name, log_dir = "free-space", str(directory.path)
     free = fs.free_bytes(directory.path)
     sizes = {str(partition): _log_bytes(directory.path / str(partition), fs) for partition in directory.partitions}
@@ -182,7 +178,6 @@ def _partitions(paths: Sequence[Path], settings: RunSettings, fs: Fs, *, in_use:
 
 
 def _small_files(directory: SelectedDirectory, directories: Sequence[SelectedDirectory], fs: Fs) -> Iterator[Check]:
-    """Check the small files of the directory; each damaged one is a check of its own."""
     name, log_dir = "small-files", str(directory.path)
     damaged = damaged_files(directory, directories, fs)
     for file in damaged:
@@ -194,7 +189,6 @@ def _small_files(directory: SelectedDirectory, directories: Sequence[SelectedDir
 
 
 def _future_replicas(directory: SelectedDirectory, directories: Sequence[SelectedDirectory], fs: Fs) -> Iterator[Check]:
-    """Check each copy that a move between directories has left; a directory without one has no check."""
     for replica in future_replicas(directories, fs)[directory.path]:
         check = failed if replica.is_dangerous else warned
         said = f"{replica.name} {replica.what}"
@@ -202,7 +196,6 @@ def _future_replicas(directory: SelectedDirectory, directories: Sequence[Selecte
 
 
 def _records(directory: SelectedDirectory, fs: Fs) -> Check:
-    """Check that each log reaches its checkpoints, and that its segments follow each other."""
     name, log_dir = "records", str(directory.path)
     lost, doubtful, unreadable = [], [], {}
     for partition in directory.partitions:
@@ -253,7 +246,6 @@ def _transactions(directory: SelectedDirectory, fs: Fs) -> Check:
 
 
 def _unreadable(partitions: Mapping[TopicPartition, str]) -> str:
-    """Return a sentence that names the partitions that cannot be read, and says why the first of them cannot."""
     first, *others = partitions
     text = f"{first} cannot be checked: {partitions[first]}"
     if not others:
@@ -294,7 +286,6 @@ def _policies(paths: Sequence[Path], settings: RunSettings, fs: Fs) -> Iterator[
 
 
 def _settings(paths: Sequence[Path], settings: RunSettings, fs: Fs) -> Check:
-    """Check that the settings of the topics are stated, valid and from this node."""
     name = "settings"
     try:
         directories = open_directories(paths, Selection(), settings, fs, in_place=True)
@@ -314,11 +305,7 @@ def _settings(paths: Sequence[Path], settings: RunSettings, fs: Fs) -> Check:
 
 
 def _unstated_topics(directories: Sequence[SelectedDirectory], fs: Fs) -> dict[str, Settings]:
-    """Return the topics whose cleanup.policy is not stated, each with its settings.
-
-    Raises:
-        SettingsError: the settings of a topic contradict each other.
-    """
+    """Return the topics whose cleanup.policy is not stated, each with its settings."""
     found = {}
     for directory in directories:
         topics = {partition.topic: partition for partition in directory.partitions}

@@ -22,7 +22,6 @@ _LITTLE_BYTES, _LEAST_BYTES = 1_000_000_000, 50_000_000
 
 
 def machine_checks() -> Iterator[Check]:
-    """Yield the checks."""
     yield passed("sediment", f"{__version__}, on Python {platform.python_version()} ({sys.executable})")
     yield _kernel_cache()
     yield from _codecs()
@@ -31,7 +30,6 @@ def machine_checks() -> Iterator[Check]:
 
 
 def space_check(name: str, folder: Path, advice: str) -> Check:
-    """Check the free space on the disk of `folder`."""
     try:
         free = Fs().free_bytes(folder)
     except OSError as error:
@@ -43,7 +41,6 @@ def space_check(name: str, folder: Path, advice: str) -> Check:
 
 
 def _kernel_cache() -> Check:
-    """Check that the kernels for cleaning are already compiled."""
     from sediment.segment_io.compiled.kernel_cache import cached_kernels
 
     folder, names = cached_kernels()

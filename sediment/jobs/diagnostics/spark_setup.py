@@ -32,7 +32,6 @@ _OWN_SESSIONS = "Spark sessions that you start yourself"
 
 
 def spark_checks() -> Iterator[Check]:
-    """Yield the checks; if PySpark is missing, skip those that need it."""
     has_spark = importlib.util.find_spec("pyspark") is not None
     yield _java(is_needed=has_spark)
     if not has_spark:
@@ -71,7 +70,6 @@ def _java(*, is_needed: bool) -> Check:
 
 
 def _spark() -> Check:
-    """Check that PySpark and the JARs that it would use have the same version."""
     from pyspark.find_spark_home import _find_spark_home
 
     python = version("pyspark")
@@ -97,7 +95,6 @@ def _minor(release: str) -> list[str]:
 
 
 def _worker_python(defaults: Mapping[str, str]) -> Check:
-    """Check the Python that runs the tasks of Sediment's own sessions."""
     name, python = "worker-python", sys.executable
     source = "the Python of this process"
     if os.environ.get("PYSPARK_PYTHON"):
@@ -131,7 +128,6 @@ def _worker_python(defaults: Mapping[str, str]) -> Check:
 
 
 def _virtual_environment() -> Check:
-    """Check that the Python on the PATH belongs to the virtual environment of this process."""
     name = "virtual-environment"
     if sys.prefix == sys.base_prefix:
         return passed(name, "none is used")

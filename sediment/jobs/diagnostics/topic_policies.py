@@ -19,12 +19,7 @@ _MOST_NAMED = 3
 
 
 def policy_check(directories: Sequence[SelectedDirectory], fs: Fs) -> Check:
-    """Check the policies of the topics in `directories`; of each topic, a little of its largest partition is read.
-
-    Raises:
-        SettingsError: the settings of a topic contradict each other.
-        OSError: a directory cannot be read.
-    """
+    """Check the policies of the topics in `directories`; of each topic, a little of its largest partition is read."""
     name = "policies"
     found: dict[str, str] = {}
     for directory in directories:

@@ -12,7 +12,6 @@ _PACKAGES = ("pyspark", "delta-spark", "deltalake", "pyarrow", "pandas", "numpy"
 
 
 def versions() -> Iterator[tuple[str, str]]:
-    """Yield names and versions; the version of a missing package is "not installed"."""
     yield "Python", f"{platform.python_version()} on {platform.platform()}"
     found = java_version()
     yield "Java", "not found" if found is None else str(found)

@@ -62,11 +62,6 @@ class Follower:
         self._fs = Fs()
 
     def batches(self, stop: threading.Event) -> Iterator[pa.RecordBatch]:
-        """Yield the records until `stop` is set.
-
-        Raises:
-            SedimentError: a path of the caller was removed, or a file cannot be read.
-        """
         last = self._query.last
         while not stop.is_set():
             batches = self._round(last)
@@ -101,14 +96,12 @@ class Follower:
                 self._on_removed(source, end)
 
     def _identify(self, name: str, found: PartitionIdentity) -> None:
-        """Store the identity of a partition; if the identity has changed, forget the next offset to read."""
         known = self._identities.get(name)
         self._identities[name] = found
         if known is not None and not known.is_same(found) and self._next.pop(name, None) is not None:
             self._on_notice(f"{name} was created again and is read from its beginning")
 
     def _is_present(self, source: Source) -> bool:
-        """Return True if the directory of `source` still belongs to the partition that is being read."""
         known = self._identities.get(str(source.partition))
         try:
             return known is None or known.is_same(self._ends.identities.of(source))
@@ -116,7 +109,6 @@ class Follower:
             return False
 
     def _on_removed(self, source: Source, end: int) -> None:
-        """Forget a partition that was deleted while its records below `end` were read."""
         name = str(source.partition)
         del self._next[name]
         self._identities.pop(name, None)
@@ -153,7 +145,6 @@ class Follower:
 
 
 def _next_unless_stopped(batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
-    """Return the next batch; None after the last one, or if a signal arrived."""
     try:
         with interruptible():
             return next(batches, None)

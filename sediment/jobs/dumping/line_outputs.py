@@ -21,24 +21,17 @@ class LineOutput(Protocol):
     """Output format of rows; a format may put bytes before the first row."""
 
     @property
-    def head(self) -> bytes:
-        """Bytes before the first row."""
-        ...
+    def head(self) -> bytes: ...
 
-    def line(self, row: _Row) -> bytes:
-        """Return one row."""
-        ...
+    def line(self, row: _Row) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
 class JsonLines:
-    """One JSON object for each row."""
-
     names: Sequence[str]
     head: bytes = b""
 
     def line(self, row: _Row) -> bytes:
-        """Return one row as JSON and a line feed."""
         return json_text(plain_row(row, self.names)).encode() + b"\n"
 
 
@@ -54,11 +47,9 @@ class CsvLines:
 
     @property
     def head(self) -> bytes:
-        """The header line."""
         return ",".join(self.names).encode() + b"\n"
 
     def line(self, row: _Row) -> bytes:
-        """Return one row and a line feed."""
         return ",".join(map(self._field, plain_row(row, self.names).values())).encode() + b"\n"
 
     def _field(self, value: Any) -> str:
@@ -79,5 +70,4 @@ class FormattedLines:
     head: bytes = b""
 
     def line(self, row: _Row) -> bytes:
-        """Return one message."""
         return self.format.line(row, for_terminal=self.for_terminal)

@@ -77,11 +77,6 @@ class MessageFormat:
 
     @classmethod
     def parse(cls, text: str) -> MessageFormat:
-        """Parse a format string.
-
-        Raises:
-            UsageError: a token is unknown or incomplete, or a number is not the value of a byte.
-        """
         parts: list[bytes | str] = []
         literal, *others = re.split(r"%(.?)", text, flags=re.DOTALL)
         parts.append(_unescaped(literal))
@@ -95,7 +90,6 @@ class MessageFormat:
         return cls(tuple(part for part in parts if part))
 
     def columns(self) -> tuple[str, ...]:
-        """Return the columns of `records` that the format needs."""
         used = [_TOKENS[part][0] for part in self.parts if isinstance(part, str)]
         return tuple(dict.fromkeys((*used, *(COLUMNS_FOR_DECODING if self._decodes else ()))))
 

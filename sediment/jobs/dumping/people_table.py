@@ -55,7 +55,6 @@ _HAS_NO_FINDING: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "groups": lambda row: row["topic"] is None,
     "indexes": lambda row: row["problem"] is None,
 }
-"""Rows that a terminal does not list, by table."""
 
 _COUNTED_TO_THE_END = frozenset({"topics", "indexes", "segments"})
 """Tables for which a terminal also shows how many rows it does not list."""
@@ -81,7 +80,6 @@ class _Headings(NamedTuple):
     replaced: frozenset[str]
 
     def of(self, row: Mapping[str, Any]) -> tuple[str, str]:
-        """Return the heading of a row, as its name and its text."""
         return str(row[self.name]), self.text(row)
 
 
@@ -104,7 +102,6 @@ class _EmptyLogs:
 
     @property
     def are_many(self) -> bool:
-        """True if a count replaces the rows."""
         return self.count > _MOST_EMPTY
 
     def takes(self, row: Mapping[str, Any]) -> bool:
@@ -159,11 +156,9 @@ class PeopleTable:
 
     @property
     def is_done(self) -> bool:
-        """True if further rows would not change the output."""
         return self.is_more and not (self._is_for_terminal and self._request.what in _COUNTED_TO_THE_END)
 
     def _has_room(self) -> bool:
-        """Count one more line and return True; if `limit` is reached, set `is_more` and return False."""
         if self.count == self._limit:
             self.is_more = True
             return False
@@ -171,7 +166,6 @@ class PeopleTable:
         return True
 
     def show(self, screen: Screen) -> None:
-        """Print the rows on `screen`."""
         must_be_shown = self._is_chosen, self._request.replicas == ALL_REPLICAS
         columns = [_column(column, number, *must_be_shown) for number, column in enumerate(self._request.selected())]
         if self._is_for_terminal:

@@ -29,7 +29,6 @@ COLUMNS_FOR_DECODING = ("key", "topic", "control")
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a batch as dictionaries, with timestamps in ms since the epoch."""
     import pyarrow as pa
 
     columns = [column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column for column in batch.columns]
@@ -41,7 +40,6 @@ def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 
 def plain_row(row: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Return the columns `names` of a row as values that JSON can express; records of internal topics are decoded."""
     known = decoded(row)
     return {name: known[name] if name in known else _plain_value(row[name]) for name in names}
 
@@ -82,5 +80,4 @@ def text_of(value: bytes) -> str | None:
 
 
 def json_text(value: Any) -> str:
-    """Return `value` as JSON on one line, without characters that a terminal interprets."""
     return printable_json(json.dumps(value, ensure_ascii=False, separators=(",", ":")))

@@ -28,11 +28,7 @@ class HeaderCondition:
 
     @classmethod
     def parse(cls, text: str) -> HeaderCondition:
-        """Parse NAME or NAME=VALUE.
-
-        Raises:
-            UsageError: the name is empty.
-        """
+        """Parse NAME or NAME=VALUE."""
         name, equals, value = text.partition("=")
         if not name:
             raise UsageError(f"--header {text} has no name", advice="write NAME=VALUE, or NAME for any value")
@@ -51,11 +47,6 @@ class RecordSelection:
     def parse(
         cls, keys: tuple[str, ...], key_format: str, headers: tuple[str, ...], *, messages_only: bool
     ) -> RecordSelection:
-        """Parse the options --key, --key-format and --header.
-
-        Raises:
-            UsageError: a key is not in the format, or a header has no name.
-        """
         return cls(
             tuple(parse_key(os.fsencode(key), key_format, "--key") for key in keys),
             tuple(map(HeaderCondition.parse, headers)),
@@ -63,7 +54,6 @@ class RecordSelection:
         )
 
     def columns(self) -> tuple[str, ...]:
-        """Return the columns of `records` that the conditions need."""
         return (
             *(("key",) if self.keys else ()),
             *(("headers",) if self.headers else ()),
@@ -71,7 +61,6 @@ class RecordSelection:
         )
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the selected rows of `batch`, whose columns include those of `columns()`."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -85,7 +74,6 @@ class RecordSelection:
 
 
 def _has_header(headers: Any, wanted: HeaderCondition) -> Any:
-    """Return bool[rows]: True for each list of headers that contains the wanted header."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

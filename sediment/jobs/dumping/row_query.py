@@ -56,24 +56,15 @@ class RowQuery:
         return self.last is None and self.selection == RecordSelection()
 
     def tasks(self, fs: Fs) -> list[TableTask]:
-        """Return the tasks that read the whole tables; they ignore `selection` and `last`.
-
-        Raises:
-            SedimentError: as in `plan_table`.
-        """
+        """Return the tasks that read the whole tables; they ignore `selection` and `last`."""
         return plan_table(self.request, self.sources, fs, log_dirs=self.log_dirs)
 
     def with_columns(self, more: Iterable[str]) -> RowQuery:
-        """Return the query with the further columns after its own columns."""
         names = (*(column.name for column in self.request.selected()), *more)
         return replace(self, request=replace(self.request, columns=tuple(dict.fromkeys(names))))
 
     def batches(self, fs: Fs, on_unreadable: _OnUnreadable) -> Iterator[pa.RecordBatch]:
-        """Yield the rows, with the columns of the request; no batch is empty.
-
-        Raises:
-            SedimentError: as in `plan_table` and `read_table`.
-        """
+        """Yield the rows, with the columns of the request; no batch is empty."""
         if self.last is None:
             for task in self.tasks(fs):
                 yield from self._read(self._read_request(), task, fs, on_unreadable)
@@ -84,11 +75,7 @@ class RowQuery:
     def of_partition(
         self, source: Source, bounds: Bounds, last: int | None, fs: Fs, on_unreadable: _OnUnreadable
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the last `last` records of one source within `bounds`, or all of them if `last` is None.
-
-        Raises:
-            SedimentError: as in `plan_scan_tasks` and `read_table`.
-        """
+        """Yield the last `last` records of one source within `bounds`, or all of them if `last` is None."""
         request = self._read_request()
         request = replace(request, bounds=request.bounds & bounds)
         if last is None:
@@ -119,7 +106,6 @@ class RowQuery:
                 yield selected.select(names)
 
     def _read_request(self) -> TableRequest:
-        """Return the request with the columns that the conditions need."""
         needed = self.selection.columns()
         return self.with_columns(needed).request if needed else self.request
 
@@ -129,7 +115,6 @@ def _task(*scan_tasks: ScanTask) -> TableTask:
 
 
 def _tail(batches: Iterable[pa.RecordBatch], count: int) -> Sequence[pa.RecordBatch]:
-    """Return the last `count` rows of `batches`."""
     kept: deque[pa.RecordBatch] = deque()
     rows = 0
     for batch in batches:

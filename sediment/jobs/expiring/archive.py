@@ -5,9 +5,7 @@
 3. Commit: the driver commits the files of many segments at once, with an application transaction for each segment.
 4. Verify: the driver counts the rows of each segment in the table.
 
-The rows are those of the `records` table of the kafka-log source, including aborted and control records.  The archive
-adds the columns `segment`, `digest` (of the segment's file) and `day`.  `day` is the day of the record's timestamp in
-UTC, and null without a timestamp.
+The rows are those of the `records` table of the kafka-log source, including aborted and control records.
 
 Tasks write Parquet files themselves, and the driver commits with the deltalake library.  Therefore, values of any size
 go directly from the log to the table, no JARs are needed, and a single commit adds all files.
@@ -88,12 +86,7 @@ _OTHER_PATH = "name another path for the archive"
 
 # ------------------------------------------------------------------------------------------------------------- checking
 def check(path: str, log_dirs: Iterable[Path]) -> None:
-    """Check that `path`, a directory or a URI, can be an archive; a run calls this before it changes anything.
-
-    Raises:
-        UsageError: the package that writes archives is missing, `path` exists and is not an archive, `path` is inside a
-            log directory, or a Delta table cannot have that path.
-    """
+    """Check that `path`, a directory or a URI, can be an archive; a run calls this before it changes anything."""
     try:
         from deltalake import DeltaTable, Schema
         from deltalake.exceptions import DeltaError
@@ -153,7 +146,6 @@ def _torn_commit(path: str) -> Path | None:
 
 
 def _schema() -> pa.Schema:
-    """Return the columns of the archive: all columns of `records`, the segment, the digest of its file, and the day."""
     import pyarrow as pa
 
     records = arrow_schema(TABLES["records"])
@@ -170,25 +162,20 @@ class SegmentWork:
     run_id: str
 
     def weight(self) -> int:
-        """Return the bytes to read."""
         return self.size_bytes
 
     @property
     def key(self) -> LogKey:
-        """Log directory and partition of the segment."""
         return self.source.directory.parent, self.source.partition
 
     @property
     def base_offset(self) -> int:
-        """Base offset of the segment."""
         assert self.source.base_offset is not None
         return self.source.base_offset
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Error in a task: its reason code and text."""
-
     code: str
     reason: str
 
@@ -256,7 +243,6 @@ class WriteWork:
     version: int | None = None
 
     def weight(self) -> int:
-        """Return the bytes to read."""
         return self.scan_task.slice.size_bytes
 
 
@@ -360,7 +346,6 @@ class _Files:
                 file.abandon()
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add rows of the `records` table."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -399,8 +384,6 @@ class _Files:
 
 
 class _DayFile:
-    """Parquet file that is being written."""
-
     def __init__(self, table: str, topic: str, day: str | None, attempt: str) -> None:
         import pyarrow.parquet as pq
 
@@ -427,7 +410,6 @@ class _DayFile:
             self._highest[name] = max(self._highest.get(name, bounds["max"]), bounds["max"])
 
     def finish(self) -> WrittenFile:
-        """Complete the file and make it durable."""
         self._writer.close()
         self._sink.close()
         size_bytes = table_filesystem(self._table).get_file_info(self.path).size
@@ -446,7 +428,6 @@ class _DayFile:
 
 
 def _file_schema() -> pa.Schema:
-    """Return the columns of a file: the columns of the table without the partition columns."""
     import pyarrow as pa
 
     return pa.schema([field for field in _schema() if field.name not in _PARTITION_COLUMNS])
@@ -454,8 +435,6 @@ def _file_schema() -> pa.Schema:
 
 # ------------------------------------------------------------------------------------------------------------ the table
 class _Archive:
-    """Delta table of the archive at a path."""
-
     def __init__(self, path: str) -> None:
         from deltalake import DeltaTable
 
@@ -466,15 +445,10 @@ class _Archive:
         self._make_durable()
 
     def has(self, transaction: str) -> bool:
-        """Return True if the table has a commit with this application transaction."""
         return self._table.transaction_version(transaction) is not None
 
     def commit(self, files: Sequence[WrittenFile], transactions: Sequence[str], run_id: str) -> None:
-        """Commit `files` to the table, all of them or none.
-
-        Raises:
-            SedimentError: the commit failed, or conflicts with a commit of another run.
-        """
+        """Commit `files` to the table, all of them or none."""
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import DeltaError
 
@@ -506,7 +480,6 @@ class _Archive:
         return self._table.version()
 
     def counts(self, partition: TopicPartition, bases: Sequence[int]) -> Counter[tuple[int, str]]:
-        """Count the rows of `partition` from the lowest to the highest segment in `bases`, by segment and digest."""
         import pyarrow as pa
         from pyarrow.compute import field
 
@@ -521,7 +494,6 @@ class _Archive:
         return found
 
     def digests(self, partition: TopicPartition, start: int, end: int) -> set[str]:
-        """Return the digests of the files that records of `partition` from offset `start` to below `end` are from."""
         import pyarrow.compute as pc
         from pyarrow.compute import field
 
@@ -575,9 +547,6 @@ def archive_segments(
     Returns:
         For each log, the number of archived records of its segments, or the reason code and text of a failure.  If a
         segment is not completely in the archive, its log counts as a failure.
-
-    Raises:
-        UsageError: Spark cannot be started.
     """
     fs = Fs()
     with ExitStack() as stack:
@@ -605,8 +574,6 @@ def _works(key: LogKey, bases: Sequence[int], run_id: str, fs: Fs) -> Iterator[S
 
 
 class _Archiving:
-    """Archiving of one run, on the driver."""
-
     def __init__(self, sc: Any, path: str, run_id: str, stop: threading.Event, progress: Progress) -> None:
         self._sc = sc
         self._path = path
@@ -675,7 +642,6 @@ class _Archiving:
             self._fail([key], *describe_lost_task(error))
 
     def _count_archived(self, table: _Archive, changed: Mapping[SegmentWork, Measured]) -> Counter[SegmentWork]:
-        """Count the records of each segment that the table has from files with another digest."""
         archived = Counter(dict.fromkeys(changed, 0))
         works = _slices(changed, table, archived)
         if not works:
@@ -743,7 +709,6 @@ class _Archiving:
 def _slices(
     segments: Mapping[SegmentWork, Measured], table: _Archive, compared: Mapping[SegmentWork, int]
 ) -> list[WriteWork]:
-    """Return the slices of `segments`; those in `compared` leave out records that the table has."""
     fs = Fs()
     return [
         WriteWork(work, measured.digest, ScanTask(found, ALL), table.path, table.version if work in compared else None)
@@ -753,7 +718,6 @@ def _slices(
 
 
 def _changed(table: _Archive, good: Mapping[SegmentWork, Measured]) -> dict[SegmentWork, Measured]:
-    """Return the segments from whose offsets the table has records of a file with another digest."""
     changed = {}
     for key in dict.fromkeys(work.key for work in good):
         works = sorted((work for work in good if work.key == key), key=lambda work: work.base_offset)
@@ -767,7 +731,6 @@ def _changed(table: _Archive, good: Mapping[SegmentWork, Measured]) -> dict[Segm
 
 
 def _transaction(work: SegmentWork, found: Measured) -> str:
-    """Return the application transaction of a segment, named by partition, base offset and content."""
     return f"{_TRANSACTIONS}/{work.source.partition}/{work.base_offset}/{found.digest}"
 
 

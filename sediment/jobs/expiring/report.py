@@ -72,7 +72,6 @@ COLUMNS: tuple[TableColumn[ExpiryReport], ...] = (
 
 
 def print_report(report: ExpiryRunReport, screen: Screen) -> None:
-    """Print the table for people, the reasons and the summary."""
     screen.partitions(report.partitions, COLUMNS, dry_run=report.dry_run)
     screen.failed(report.partitions)
     screen.reasons(p for p in report.partitions if p.status == SKIPPED)

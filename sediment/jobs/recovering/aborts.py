@@ -111,9 +111,7 @@ class Aborts:
 
     # ------------------------------------------------------------------------------------------------------------ abort
     def abort(self, log: LoadedLog, directory: SelectedDirectory, config: LogConfig, restore: str | None) -> AbortedLog:
-        """Abort the open transactions of a loaded log that may be aborted.
-
-        `restore` is the command that undoes the run, if the run keeps originals.
+        """`restore` is the command that undoes the run, if the run keeps originals.
 
         Raises:
             SedimentError, OSError: the markers could not be written; the log must be loaded again.
@@ -170,7 +168,6 @@ class Aborts:
 
     # ----------------------------------------------------------------------------------------------------------- settle
     def settle(self, directory: SelectedDirectory) -> DirectoryAborts:
-        """Raise the high watermarks of the aborted logs that have one; return what was done in the directory."""
         done = self._in_directory.get(directory.path, DirectoryAborts())
         known = directory.checkpoints.high_watermark or {}
         raised = {partition: end for partition, end in done.log_ends.items() if partition in known}
@@ -180,7 +177,6 @@ class Aborts:
 
 
 def restore_command(log_dir: Path, originals: Path, run_id: str) -> str:
-    """Return the command that undoes the run in a log directory."""
     return f"run `sediment restore {shlex.quote(str(log_dir))} --from {shlex.quote(str(originals))} --run {run_id}`"
 
 
@@ -228,7 +224,6 @@ def _undo_by_hand(before: LoadedLog, after: LoadedLog, directory: SelectedDirect
 
 # ------------------------------------------------------------------------------------------------------------- clusters
 def _clusters(directories: Sequence[SelectedDirectory], fs: Fs) -> dict[Path, _Cluster]:
-    """Return what is known about the cluster of each log directory."""
     groups: dict[str, list[SelectedDirectory]] = {}
     for directory in directories:
         meta = directory.meta

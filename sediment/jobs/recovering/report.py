@@ -132,12 +132,10 @@ def _bytes(partition: RecoveryReport) -> int | None:
 
 
 def _is_idle(partition: RecoveryReport) -> bool:
-    """Return True if the partition needed no repair."""
     return partition.status != FAILED and not partition.repairs
 
 
 def _shown_status(partition: RecoveryReport) -> str:
-    """Return the status for people, which is `unchanged` if the partition needed no repair."""
     return UNCHANGED if _is_idle(partition) else status_word(partition)
 
 
@@ -151,7 +149,6 @@ COLUMNS: tuple[TableColumn[RecoveryReport], ...] = (
 
 
 def print_report(report: RecoveryRunReport, screen: Screen) -> None:
-    """Print the table for people, then the repairs and the failures."""
     has_plans = report.dry_run and not all(map(_is_idle, report.partitions))
     screen.partitions(report.partitions, COLUMNS, is_idle=_is_idle, dry_run=has_plans)
     would = "would be: " if report.dry_run else ""
@@ -171,7 +168,6 @@ def print_report(report: RecoveryRunReport, screen: Screen) -> None:
 
 
 def _repairs(report: RecoveryRunReport, *, is_for_terminal: bool) -> Iterator[tuple[str, list[str]]]:
-    """Yield each repair with its partitions; on a terminal, the same repair of several files is shown once."""
     found: dict[str, dict[str, list[str]]] = {}
     name_of = namer(report.partitions)
     for partition in report.partitions:
@@ -185,7 +181,6 @@ def _repairs(report: RecoveryRunReport, *, is_for_terminal: bool) -> Iterator[tu
 
 
 def _undos(partitions: Sequence[RecoveryReport]) -> dict[str, list[str]]:
-    """Return the partitions by the text that says how to undo their aborts."""
     found: dict[str, list[str]] = {}
     name_of = namer(partitions)
     for partition in partitions:
@@ -211,6 +206,5 @@ def _summary(report: RecoveryRunReport) -> str:
 
 
 def _is_verified(partition: RecoveryReport) -> bool:
-    """Return True if every batch of a loaded partition was verified."""
     verified_from = partition.verified_from_offset
     return verified_from is not None and verified_from <= partition.segments[0].base_offset

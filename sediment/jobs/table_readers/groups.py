@@ -52,13 +52,7 @@ _END_COLUMNS = frozenset({"logEndOffset", "lag"})
 def read_groups(
     request: TableRequest, task: TableTask, fs: Fs, on_unreadable: Callable[[UnreadableRange], None]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of each source of the task, sorted by group, topic and partition; no batch is empty.
-
-    Raises:
-        CorruptBatchError, UnsupportedDataError: corruption is not skipped, and a batch cannot be read or a record
-            cannot be decoded.
-        SourceChangedError: the files were replaced while they were read.
-    """
+    """Yield the rows of each source of the task, sorted by group, topic and partition; no batch is empty."""
     columns = request.selected()
     names = {column.name for column in columns}
     ends = _Ends(task.log_dirs, fs, are_wanted=not _END_COLUMNS.isdisjoint(names))

@@ -24,7 +24,6 @@ def read_rows(
     on_lost: Callable[[Slice, int], None] | None = None,
     follow: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one task; arguments and errors are as in `read_table`."""
     if request.what not in CLUSTER_TABLES:
         yield from read_table(request, task, fs, on_unreadable=on_unreadable, on_lost=on_lost, follow=follow)
         return

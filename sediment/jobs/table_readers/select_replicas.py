@@ -16,9 +16,6 @@ def selected_replicas(
     """Return the sources to read, sorted by partition if no path names a file.
 
     If replicas are left out, `on_left_out` is called with a sentence; `option` is the option that reads all of them.
-
-    Raises:
-        UsageError: replicas are of several clusters, or of different topics with the same name.
     """
     in_order = list(sources)
     if all(source.named is None for source in sources):

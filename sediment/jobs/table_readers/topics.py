@@ -41,10 +41,6 @@ def read_topics(request: TableRequest, task: TableTask, fs: Fs) -> Iterator[pa.R
     """Yield the rows of the topics of the task's sources, sorted by topic.
 
     If several log directories of a cluster have partitions of a topic, the rows are those of the first directory.
-
-    Raises:
-        SettingsError: the file cannot be read, or Kafka would refuse a stated value.
-        SedimentError: the metadata cannot be read.
     """
     import pyarrow as pa
 
@@ -73,8 +69,6 @@ def read_topics(request: TableRequest, task: TableTask, fs: Fs) -> Iterator[pa.R
 
 
 class _Node:
-    """Broker of a log directory: the broker's settings, including the cluster's metadata if it was found."""
-
     def __init__(self, log_dir: Path, metadata: ClusterMetadata | None, settings: Settings, fs: Fs) -> None:
         meta, _ = readable_meta(log_dir, fs)
         self.cluster_id = None if meta is None else meta.cluster_id
@@ -87,7 +81,6 @@ class _Node:
             self._settings = settings.of_node(metadata, node_id)
 
     def rows(self, topic: str) -> Iterator[dict[str, Any]]:
-        """Yield a row for each config of a topic."""
         metadata = self._metadata
         partitions = None if metadata is None else metadata.partitions.get(topic)
         common = {
@@ -112,7 +105,6 @@ class _Node:
 
 
 def _text(value: Value | None) -> str | None:
-    """Return the text of a value in a properties file, such as `true` or `compact,delete`; None stays None."""
     if isinstance(value, bool):
         return str(value).lower()
     return None if value is None else ",".join(value) if isinstance(value, tuple) else str(value)

@@ -24,8 +24,6 @@ from sediment.verification.report import CHECKS, WRONG, Difference, PairReport
 
 
 class FoundPair(NamedTuple):
-    """The same partition before and after."""
-
     name: str
     before: Side
     after: Side
@@ -35,11 +33,6 @@ def pair_up(options: CommonOptions, fs: Fs) -> tuple[list[FoundPair], list[PairR
     """Return the partitions in both directories, a report of each that is in only one, and the mark of --keep-before.
 
     The mark is empty if no run of --keep-before made BEFORE or its log directory.
-
-    Raises:
-        UsageError: a path is neither a log directory nor a partition, BEFORE and AFTER are of different kinds, or
-            nothing is selected.
-        CorruptCheckpointError: a checkpoint file cannot be read.
     """
     before, after = options.log_dirs
     _check_cleaner_checkpoint(before, after, fs)
@@ -78,11 +71,7 @@ def pair_up(options: CommonOptions, fs: Fs) -> tuple[list[FoundPair], list[PairR
 
 
 def _check_cleaner_checkpoint(before: Path, after: Path, fs: Fs) -> None:
-    """Check AFTER's cleaner checkpoint if it differs from BEFORE's, because a broker fails on a malformed file.
-
-    Raises:
-        CorruptCheckpointError: the file is malformed.
-    """
+    """Check AFTER's cleaner checkpoint if it differs from BEFORE's, because a broker fails on a malformed file."""
     files = [path / CLEANER_FILE for path in (before, after)]
     old, new = (fs.read_bytes(file) if fs.exists(file) else None for file in files)
     if new != old:
@@ -114,11 +103,6 @@ def _kept(before: Path, mark: BeforeMark, fs: Fs) -> tuple[Source, ...]:
 
 
 def _selected(names: Sequence[str], options: CommonOptions) -> list[str]:
-    """Return the `names` that `--partition` selects.
-
-    Raises:
-        UsageError: a pattern matches none of the names, or `names` is empty.
-    """
     if not names:
         raise UsageError(
             "BEFORE and AFTER have no partition to compare", path=str(options.log_dirs[0]), advice="check the paths"

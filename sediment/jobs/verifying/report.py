@@ -54,7 +54,6 @@ def _is_empty(partition: PairReport) -> bool:
 
 
 def print_report(report: VerificationReport, screen: Screen) -> None:
-    """Print the table for people, and below it the first differences of each partition."""
     screen.partitions(report.partitions, COLUMNS, is_empty=_is_empty)
     screen.failures((p.partition, p.reason) for p in report.partitions if p.status == FAILED)
     screen.failures(
@@ -83,7 +82,6 @@ def print_report(report: VerificationReport, screen: Screen) -> None:
 
 
 def _reencoded(partition: PairReport) -> str:
-    """Return the text that names the re-encoded batches."""
     named = ", ".join(
         f"{batch.base_offset}–{batch.last_offset}" + (f" (from {batch.originals})" if batch.originals > 1 else "")
         for batch in partition.reencoded

@@ -12,7 +12,6 @@ from sediment.verification.report import CHECKS, PairReport
 
 
 def compare_pair(pair: Pair, _attempt: str) -> PairReport | SourceChangedError:
-    """Return the report of a pair, or a failure if a log changed during the comparison."""
     try:
         report = compare(pair)
     except (SedimentError, OSError) as error:
@@ -30,7 +29,6 @@ def compare_pair(pair: Pair, _attempt: str) -> PairReport | SourceChangedError:
 
 
 def failed_pair(pair: Pair, code: str | None, reason: str | None) -> PairReport:
-    """Return the report of a pair that could not be compared."""
     return PairReport(
         partition=pair.name,
         before=str(pair.before.source.directory),
