@@ -17,6 +17,7 @@ _JVM_LOST = (
     "run again, with less memory for Spark or with --master 'local[1]'"
 )
 _NO_ANSWER = re.compile(r"An error occurred while calling [^\n]*")
+_NO_SOCKET = "[CANNOT_OPEN_SOCKET]"
 _RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)(?:: .+)?$")
 _OF_SPARK = ("py4j.", "pyspark.")
 _OF_THE_JVM = ("org.apache.spark.", "py4j.", "java.", "scala.")
@@ -52,12 +53,12 @@ class ErrorText:
 def error_text_of(error: BaseException) -> ErrorText:
     if was_stopped(error):
         return ErrorText(*describe(StoppedError()))
+    if _is_of_lost_jvm(error):
+        return ErrorText("spark-failed", _JVM_LOST)
     if isinstance(error, SedimentError | OSError):
         return ErrorText(*describe(error))
     if isinstance(error, MemoryError):
         return ErrorText("no-memory", "there is not enough memory; free some and run again")
-    if _is_of_lost_jvm(error):
-        return ErrorText("spark-failed", _JVM_LOST)
     if type(error).__module__.startswith(_OF_SPARK):
         return ErrorText("spark-failed", f"Spark failed: {error_line(_raised(error))}", is_fault=True)
     text = error_line(f"Sediment failed: {type(error).__name__}: {first_line(error)}")
@@ -74,10 +75,28 @@ def describe_lost_task(error: Exception | None) -> tuple[str, str]:
 
 
 def _is_of_lost_jvm(error: BaseException | None) -> bool:
-    """Return True if Py4J got no answer; with an answer, the error is of another class or has the text of the JVM."""
+    """Return True if Py4J or PySpark got no answer.
+
+    With an answer, the error is of another class or has the text of the JVM.  Py4J raises the error of its socket as it
+    is if it cannot connect.
+    """
+    if isinstance(error, ConnectionError | EOFError):
+        return _is_raised_below(error, _OF_SPARK)
+    if type(error).__module__.startswith("pyspark."):
+        return str(error).startswith(_NO_SOCKET)
     if not type(error).__module__.startswith("py4j."):
         return False
     return type(error).__name__ == "Py4JNetworkError" or bool(_NO_ANSWER.fullmatch(str(error).strip()))
+
+
+def _is_raised_below(error: BaseException, packages: tuple[str, ...]) -> bool:
+    """Return True if the error came out of code of one of `packages`."""
+    frame = error.__traceback__
+    while frame is not None:
+        if str(frame.tb_frame.f_globals.get("__name__")).startswith(packages):
+            return True
+        frame = frame.tb_next
+    return False
 
 
 def _raised(error: BaseException | None) -> str:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 
 import pytest
+from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 from py4j.protocol import Py4JError, Py4JNetworkError
+from pyspark.errors import PySparkRuntimeError
 
 from sediment.jobs.reporting.error_text import describe, describe_lost_task, error_text_of
 
@@ -46,11 +49,29 @@ def test_a_full_disk_is_named_with_the_command_that_frees_space_on_it(number: in
         Py4JError("An error occurred while calling o33.parallelize"),
         Py4JNetworkError("Error while sending or receiving"),
         ConnectionRefusedError(111, "Connection refused"),
+        PySparkRuntimeError(errorClass="CANNOT_OPEN_SOCKET", messageParameters={"errors": "[Errno 111] refused"}),
     ],
 )
 def test_a_jvm_that_has_ended_is_named_and_is_no_bug(error: Exception):
     code, sentence = describe_lost_task(error)
     assert (code, sentence.partition(",")[0]) == ("task-lost", "the JVM of Spark has ended during the run")
-    if isinstance(error, Py4JError):
+    if not isinstance(error, ConnectionError):
         told = error_text_of(error)
         assert (told.reason_code, told.sentence, told.is_fault) == ("spark-failed", sentence, False)
+
+
+def error_of_py4j_without_a_jvm() -> ConnectionError:
+    with socket.socket() as unused:  # bound, but not listening
+        unused.bind(("127.0.0.1", 0))
+        parameters = JavaParameters(port=unused.getsockname()[1]), PythonParameters(port=0, eager_load=False)
+        with pytest.raises(ConnectionError) as raised:
+            _ = ClientServer(*parameters).jvm.System
+    return raised.value
+
+
+def test_a_jvm_to_which_py4j_cannot_connect_has_ended_but_another_refused_connection_is_told_as_it_is() -> None:
+    told = error_text_of(error_of_py4j_without_a_jvm())
+    assert (told.reason_code, told.is_fault) == ("spark-failed", False)
+    assert told.sentence.startswith("the JVM of Spark has ended during the run,")
+    other = error_text_of(ConnectionRefusedError(errno.ECONNREFUSED, os.strerror(errno.ECONNREFUSED)))
+    assert (other.reason_code, other.sentence) == ("io-error", "Connection refused")
