@@ -622,26 +622,33 @@ def recover(
             Progress(options.messages(), len(logs), sum(log.log_bytes for log in logs), phase="loading")
         )
         per_thread = own.threads or max(map(_default_threads, directories), default=1)
-        pool = stack.enter_context(ThreadPoolExecutor(per_thread * len(directories), "sediment-recover"))
-        for directory, loaded, is_whole in _outcomes(
-            per_directory, pool, locks, run.stop, options, progress, _KeptBeforeCuts(on_demand)
-        ):
-            lock = locks.get(directory.path)
-            outcomes = loaded
-            if aborts is not None:
-                restore = None if kept is None else restore_command(directory.path, kept.of(directory.path), run_id)
-                outcomes = _abort_in(directory, loaded, aborts, lock, restore)
-            for outcome in outcomes:
-                run.add(outcome.report)
-            if lock is not None:
-                lock.check()
-                if _settle_directory(directory, outcomes, is_whole, aborts, fs):
+        pool = ThreadPoolExecutor(per_thread * len(directories), "sediment-recover")
+        catalogue: Path | None = None
+        try:
+            for directory, loaded, is_whole in _outcomes(
+                per_directory, pool, locks, run.stop, options, progress, _KeptBeforeCuts(on_demand)
+            ):
+                lock = locks.get(directory.path)
+                outcomes = loaded
+                if aborts is not None:
+                    restore = None if kept is None else restore_command(directory.path, kept.of(directory.path), run_id)
+                    outcomes = _abort_in(directory, loaded, aborts, lock, restore)
+                for outcome in outcomes:
+                    run.add(outcome.report)
+                if lock is not None:
+                    lock.check()
+                    if _settle_directory(directory, outcomes, is_whole, aborts, fs):
+                        clean.append(str(directory.path))
+                elif directory.checkpoints.clean_shutdown:
                     clean.append(str(directory.path))
-            elif directory.checkpoints.clean_shutdown:
-                clean.append(str(directory.path))
-        catalogue = None if originals is None else originals.end(run.rows)
-        if on_demand is not None and (kept_before_cuts := on_demand.end(run.rows)) is not None:
-            kept, catalogue = on_demand.kept_in, kept_before_cuts
+        finally:
+            # After an error, too: `restore` cannot undo a cut without the list of new files.  The threads end first,
+            # because the catalogues drop the originals of files that are still in place.
+            pool.shutdown(cancel_futures=True)
+            if originals is not None:
+                catalogue = originals.end(run.rows)
+            if on_demand is not None and (kept_before_cuts := on_demand.end(run.rows)) is not None:
+                kept, catalogue = on_demand.kept_in, kept_before_cuts
     return RecoveryRunReport(
         **run.header(run.rows),
         dry_run=own.dry_run,

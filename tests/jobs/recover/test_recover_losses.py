@@ -158,6 +158,33 @@ def test_what_a_cut_loses_is_said_and_kept_before_it_is_cut(log_dir: Path, caplo
     assert {name: data for name, data in tree(log_dir).items() if name.endswith(".log")} == before
 
 
+@pytest.mark.parametrize("failing", [RECOVERY_POINTS, ".kafka_cleanshutdown"])
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_run_that_fails_after_its_cuts_can_be_undone(
+    log_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeps: bool, failing: str
+) -> None:
+    replace_file = Fs.replace_file
+
+    def fails(self: Fs, path: Path, *given: Any, **named: Any) -> None:
+        if path.name == failing:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        replace_file(self, path, *given, **named)
+
+    damage(log_dir / "t-0" / log_name(3), 1)
+    before = {name: data for name, data in tree(log_dir).items() if name.endswith(".log")}
+    originals = tmp_path / "kept" if keeps else log_dir.with_name("logs-originals")
+    with monkeypatch.context() as patch:
+        patch.setattr(Fs, "replace_file", fails)
+        failed = run(log_dir, *([f"--keep-originals={originals}"] if keeps else []))
+    assert (failed.status, failed.stdout) == (1, "") and "Input/output error" in failed.stderr
+    assert {name: data for name, data in tree(log_dir).items() if name.endswith(".log")} != before
+    (found,) = sediment("originals", originals, "--json").report["partitions"]
+    assert found["status"] == "restorable"
+    undone = sediment("restore", log_dir, f"--from={originals}", f"--run={found['run']}", "--yes")
+    assert undone.status == 0, undone.stderr
+    assert {name: data for name, data in tree(log_dir).items() if name.endswith(".log")} == before
+
+
 def test_several_partitions_share_a_catalogue(log_dir: Path) -> None:
     for base in BASES:
         batches = [batch_bytes(offset, timestamp=NOW_MS + offset) for offset in range(base, base + 3)]
