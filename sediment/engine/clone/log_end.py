@@ -41,6 +41,7 @@ from sediment.segment_io.format.layout import (
     TIMESTAMP_TYPE_BIT,
 )
 from sediment.segment_io.format.names import (
+    INDEX_KINDS,
     SegmentFileKind,
     TopicPartition,
     parse_segment_file,
@@ -145,7 +146,7 @@ def _unshare_active_segment(directory: Path, fs: Fs) -> None:
     """
     files = [file for file in (parse_segment_file(entry.name) for entry in fs.scan(directory)) if file]
     last = max((file.base_offset for file in files if file.kind is SegmentFileKind.LOG and not file.state), default=-1)
-    for kind in (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, SegmentFileKind.TRANSACTION_INDEX):
+    for kind in INDEX_KINDS:
         path = directory / segment_file_name(last, kind)
         if last >= 0 and fs.exists(path) and fs.has_other_names(path):
             fs.replace_file(path, fs.read_bytes(path))

@@ -23,7 +23,13 @@ from typing import TYPE_CHECKING
 from sediment.engine.directory.leader_epochs import Epochs, truncate_from_start
 from sediment.retention.policy import RetentionPlan
 from sediment.segment_io.format.checkpoints import format_leader_epochs
-from sediment.segment_io.format.names import DELETED_SUFFIX, LEADER_EPOCH_FILE, SegmentFileKind, segment_file_name
+from sediment.segment_io.format.names import (
+    DELETED_SUFFIX,
+    INDEX_KINDS,
+    LEADER_EPOCH_FILE,
+    SegmentFileKind,
+    segment_file_name,
+)
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_leader_epochs
 from sediment.segment_io.partition.producer_snapshots import encode_snapshot
@@ -31,12 +37,7 @@ from sediment.segment_io.partition.producer_snapshots import encode_snapshot
 if TYPE_CHECKING:
     from sediment.segment_io.partition.log_view import LogView
 
-_LOG_AND_INDEXES = (
-    SegmentFileKind.LOG,
-    SegmentFileKind.OFFSET_INDEX,
-    SegmentFileKind.TIME_INDEX,
-    SegmentFileKind.TRANSACTION_INDEX,
-)
+_LOG_AND_INDEXES = (SegmentFileKind.LOG, *INDEX_KINDS)
 _ROLLED = (SegmentFileKind.SNAPSHOT, SegmentFileKind.TIME_INDEX, SegmentFileKind.OFFSET_INDEX, SegmentFileKind.LOG)
 
 

@@ -26,7 +26,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sediment.segment_io.errors import CorruptBatchError, UnsupportedDataError
-from sediment.segment_io.format.names import SegmentFileKind, SegmentFileName, parse_segment_file, segment_file_name
+from sediment.segment_io.format.names import (
+    INDEX_KINDS,
+    SegmentFileKind,
+    SegmentFileName,
+    parse_segment_file,
+    segment_file_name,
+)
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import LogListing
 from sediment.segment_io.partition.segment_end import find_segment_end
@@ -34,7 +40,6 @@ from sediment.segment_io.partition.segment_end import find_segment_end
 LOG_END = "log-end"
 HOLE = "hole"
 
-_INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, SegmentFileKind.TRANSACTION_INDEX)
 _MAGIC_V2 = 2
 _COLUMNS = ("position", "base_offset", "last_offset", "record_count", "magic")
 
@@ -115,7 +120,7 @@ def orphans_of(names: Iterable[str]) -> dict[int, str]:
     return {
         found.base_offset: name
         for name, found in sorted(parsed, reverse=True)
-        if found.kind in _INDEX_KINDS and not found.state and found.base_offset not in with_log
+        if found.kind in INDEX_KINDS and not found.state and found.base_offset not in with_log
     }
 
 

@@ -34,6 +34,7 @@ from sediment.segment_io.errors import (
 from sediment.segment_io.format.names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
+    INDEX_KINDS,
     PART_SUFFIX,
     SWAP_SUFFIX,
     SegmentFileKind,
@@ -45,8 +46,6 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.listing import SegmentRef, list_log, stat_segment
 
 _KINDS = tuple(SegmentFileKind)
-_LOG = SegmentFileKind.LOG
-_INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, SegmentFileKind.TRANSACTION_INDEX)
 
 
 # --------------------------------------------------------------------------------------------------------------- commit
@@ -312,7 +311,7 @@ def _parts(groups: Iterable[CleanedGroup]) -> Iterator[PartFile]:
 def _file_names(source: SegmentRef) -> Iterator[str]:
     yield segment_file_name(source.base_offset, SegmentFileKind.LOG)
     sizes = (source.offset_index_bytes, source.time_index_bytes, source.transaction_index_bytes)
-    for kind, size_bytes in zip(_INDEX_KINDS, sizes, strict=True):
+    for kind, size_bytes in zip(INDEX_KINDS, sizes, strict=True):
         if size_bytes is not None:
             yield segment_file_name(source.base_offset, kind)
 

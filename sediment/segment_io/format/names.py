@@ -67,6 +67,9 @@ class SegmentFileKind(StrEnum):
     SNAPSHOT = ".snapshot"
 
 
+INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, SegmentFileKind.TRANSACTION_INDEX)
+
+
 class DirectoryState(StrEnum):
     LIVE = ""
     DELETE = "-delete"

@@ -13,6 +13,7 @@ from sediment.segment_io.errors import CorruptDataError, NotALogDirectoryError
 from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, TRANSACTION_ENTRY_BYTES
 from sediment.segment_io.format.names import (
     CLEANED_SUFFIX,
+    INDEX_KINDS,
     SWAP_SUFFIX,
     SegmentFileKind,
     SegmentFileName,
@@ -21,8 +22,6 @@ from sediment.segment_io.format.names import (
     segment_file_name,
 )
 from sediment.segment_io.fs import FileEntry, Fs
-
-_INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, SegmentFileKind.TRANSACTION_INDEX)
 
 _MARKERS_LOST = 1 << 16  # of a log whose end is lost; so a small file is always read
 
@@ -135,7 +134,7 @@ def check_segments_are_files(partition: TopicPartition, path: Path, fs: Fs) -> N
 def stat_segment(directory: Path, base_offset: int, fs: Fs, *, suffix: str = "") -> SegmentRef | None:
     found = {
         kind: fs.entry(directory / (segment_file_name(base_offset, kind) + suffix))
-        for kind in (SegmentFileKind.LOG, *_INDEX_KINDS)
+        for kind in (SegmentFileKind.LOG, *INDEX_KINDS)
     }
     files = {kind: entry for kind, entry in found.items() if entry is not None}
     return _segment(base_offset, files) if SegmentFileKind.LOG in files else None

@@ -29,6 +29,7 @@ from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import (
     CLEANED_SUFFIX,
     DELETED_SUFFIX,
+    INDEX_KINDS,
     SWAP_SUFFIX,
     SegmentFileKind,
     leading_offset,
@@ -41,7 +42,6 @@ from sediment.segment_io.segment.batch_boundaries import next_offset_of
 _KRAFT_SNAPSHOT_SUFFIX = ".checkpoint.deleted"
 _KINDS = tuple(SegmentFileKind)
 _LOG = SegmentFileKind.LOG
-_INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, SegmentFileKind.TRANSACTION_INDEX)
 
 
 def is_interrupted(names: Collection[str]) -> bool:
@@ -215,7 +215,7 @@ def _replaced_names(
 ) -> list[str]:
     lowest = min((segment.base_offset for segment in new), default=0)
     end = max((segment.next_offset for segment in new), default=0)
-    covered = {segment_file_name(segment.base_offset, kind) for segment in new for kind in _INDEX_KINDS}
+    covered = {segment_file_name(segment.base_offset, kind) for segment in new for kind in INDEX_KINDS}
     covered -= {name.removesuffix(SWAP_SUFFIX) for name in swaps}
     in_range = [name for name in names if lowest <= leading_offset(name) < end]
     kept = {leading_offset(name) for name in in_range if _lies_between(directory, name, new, fs)}
@@ -270,10 +270,7 @@ def _finishing_order(name: str) -> tuple[int, int, str]:
     return leading_offset(name), len(_KINDS) if parsed is None else _KINDS.index(parsed.kind), name
 
 
-_INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, SegmentFileKind.TRANSACTION_INDEX)
-
-
 def _is_orphan(name: str, live: Collection[str]) -> bool:
     offset = leading_offset(name)
-    is_index = offset >= 0 and name.removeprefix(name.partition(".")[0]) in _INDEX_KINDS
+    is_index = offset >= 0 and name.removeprefix(name.partition(".")[0]) in INDEX_KINDS
     return is_index and segment_file_name(offset, SegmentFileKind.LOG) not in live

@@ -71,6 +71,7 @@ from sediment.segment_io.format.layout import (
     TIME_ENTRY_STRUCT,
 )
 from sediment.segment_io.format.names import (
+    INDEX_KINDS,
     LEADER_EPOCH_FILE,
     DirectoryState,
     SegmentFileKind,
@@ -335,9 +336,6 @@ def _split_and_retry(state: LoadState, step: Callable[[], _Result]) -> _Result:
             )
 
 
-_INDEX_KINDS = (SegmentFileKind.OFFSET_INDEX, SegmentFileKind.TIME_INDEX, SegmentFileKind.TRANSACTION_INDEX)
-
-
 def _check_segment_files(partition: TopicPartition, path: Path, fs: Fs) -> None:
     """Refuse special files, oversized logs, and logs or indexes without an offset in their name, as a broker does.
 
@@ -353,7 +351,7 @@ def _check_segment_files(partition: TopicPartition, path: Path, fs: Fs) -> None:
     entries = [entry for entry in fs.scan(path) if entry.is_file]
     names = {entry.name for entry in entries}
     for entry in entries:
-        kind = next((kind for kind in (SegmentFileKind.LOG, *_INDEX_KINDS) if entry.name.endswith(kind)), None)
+        kind = next((kind for kind in (SegmentFileKind.LOG, *INDEX_KINDS) if entry.name.endswith(kind)), None)
         if kind is None:
             continue
         parsed = parse_segment_file(entry.name)
