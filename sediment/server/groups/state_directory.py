@@ -10,7 +10,6 @@ rewritten when it is several times as large as after the last rewrite.
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -29,7 +28,6 @@ from sediment.server.groups.group_offsets import CommittedOffset, GroupOffsets
 from sediment.server.groups.offset_records import encode_offset_commit
 from sediment.server.groups.stored_groups import replay_groups
 
-_LOGGER = logging.getLogger(__name__)
 _PARTITION = TopicPartition(CONSUMER_OFFSETS, 0)
 _RECORDS_PER_BATCH = 1000
 _LEAST_BYTES_TO_REWRITE = 64 << 20
