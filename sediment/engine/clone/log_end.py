@@ -47,7 +47,13 @@ from sediment.segment_io.format.names import (
     parse_segment_file,
     segment_file_name,
 )
-from sediment.segment_io.format.record_decoder import OFFSET_DELTA, RECORD_FIELDS, TIMESTAMP_DELTA, decode_records
+from sediment.segment_io.format.record_decoder import (
+    OFFSET_DELTA,
+    RECORD_END,
+    RECORD_FIELDS,
+    TIMESTAMP_DELTA,
+    decode_records,
+)
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.producer_state import ProducerEntry
@@ -197,41 +203,52 @@ def _spanning_batch(log: PartitionLog, offset: int, fs: Fs) -> tuple[int, bytes]
 
 
 def batch_head(content: bytes, end_offset: int, limit_bytes: int) -> bytes:
-    head = list(BATCH_STRUCT.unpack_from(content))
-    base_offset, attributes, base_timestamp_ms, largest_ms = head[0], head[5], head[7], head[8]
+    (
+        base_offset,
+        _,
+        leader_epoch,
+        magic,
+        _,
+        attributes,
+        _,
+        base_timestamp_ms,
+        largest_ms,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        record_count,
+    ) = BATCH_STRUCT.unpack_from(content)
     codec = attributes & CODEC_MASK
     payload = bytes(decompress(codec, content[BATCH_HEADER_BYTES:], limit_bytes=limit_bytes))
-    if head[12] * MIN_RECORD_BYTES > len(payload):
+    if record_count * MIN_RECORD_BYTES > len(payload):
         raise CorruptBatchError(STATUS_TEXT[BAD_RECORD_COUNT], offset=base_offset)
-    rows = np.zeros((head[12], RECORD_FIELDS), dtype=np.int64)
+    rows = np.zeros((record_count, RECORD_FIELDS), dtype=np.int64)
     padded = padded_copy(payload)
     status = decode_records(padded.ctypes.data, 0, len(payload), len(rows), rows)
     if status != OK:
         raise CorruptBatchError(STATUS_TEXT[status], offset=base_offset)
     count = int(np.count_nonzero(base_offset + rows[:, OFFSET_DELTA] < end_offset))
-    kept = compress(codec, payload[: _position_after(payload, count)]) if count else b""
+    kept = bytes(compress(codec, payload[: int(rows[count - 1, RECORD_END])])) if count else b""
     if not attributes & TIMESTAMP_TYPE_BIT:
         largest_ms = base_timestamp_ms + int(rows[:count, TIMESTAMP_DELTA].max(initial=0))
-    head[1] = BATCH_HEADER_BYTES + len(kept) - LOG_OVERHEAD_BYTES
-    head[6], head[8], head[12] = end_offset - 1 - base_offset, largest_ms, count
-    made = bytearray(BATCH_STRUCT.pack(*head) + bytes(kept))
+    head = BATCH_STRUCT.pack(
+        base_offset,
+        BATCH_HEADER_BYTES + len(kept) - LOG_OVERHEAD_BYTES,
+        leader_epoch,
+        magic,
+        0,
+        attributes,
+        end_offset - 1 - base_offset,
+        base_timestamp_ms,
+        largest_ms,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        count,
+    )
+    made = bytearray(head + kept)
     made[CRC : CRC + 4] = google_crc32c.value(bytes(made[ATTRIBUTES:])).to_bytes(4, "big")
     return bytes(made)
-
-
-def _position_after(payload: bytes, count: int) -> int:
-    position = 0
-    for _ in range(count):
-        length = shift = 0
-        while True:
-            byte = payload[position]
-            position += 1
-            length |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                break
-        position += length >> 1
-    return position
 
 
 # -------------------------------------------------------------------------------------------------------------- markers
