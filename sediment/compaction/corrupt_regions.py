@@ -39,7 +39,7 @@ from sediment.compaction.transaction_scan import aborted_of_round
 from sediment.segment_io.compiled import padding
 from sediment.segment_io.compiled.padding import padded_buffer, padded_copy
 from sediment.segment_io.compiled.status import BAD_LENGTH, BAD_RECORD_COUNT, LEGACY_MAGIC, OK
-from sediment.segment_io.errors import CorruptBatchError, CorruptDataError, UnsupportedDataError
+from sediment.segment_io.errors import RESTORE_OR_LEAVE_OUT, CorruptBatchError, CorruptDataError, UnsupportedDataError
 from sediment.segment_io.format import batch_headers, record_decoder
 from sediment.segment_io.format.batch_headers import BATCH_ROW, STATUS_TEXT
 from sediment.segment_io.format.checksum import check_crc
@@ -126,7 +126,7 @@ def first_error(plan: CleaningPlan, corrupt: CorruptRegions) -> CorruptBatchErro
         path=str(plan.view.listing.path / segment_file_name(first.segment, SegmentFileKind.LOG)),
         position=first.position,
         offset=first.offset,
-        advice="restore the segment from a replica or a backup, or leave this partition out",
+        advice=RESTORE_OR_LEAVE_OUT,
     )
 
 

@@ -14,7 +14,7 @@ from sediment.compaction.chunk_reader import ByteArray, ChunkBoundaries, Progres
 from sediment.compaction.grouping import CleaningPlan
 from sediment.compaction.kernels.cleaned_transaction_metadata import DISCARD, UNMAPPED, TransactionScan
 from sediment.compaction.kernels.fill_map import start_position
-from sediment.segment_io.errors import CorruptBatchError, CorruptIndexError
+from sediment.segment_io.errors import RESTORE_OR_LEAVE_OUT, CorruptBatchError, CorruptIndexError
 from sediment.segment_io.format.layout import CONTROL_BIT
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
 from sediment.segment_io.format.offset_index import parse_offset_index
@@ -108,7 +108,7 @@ def _scan_segment(
             path=str(path),
             position=headers.end_position,
             offset=segment.base_offset,
-            advice="restore the segment from a replica or a backup, or leave this partition out",
+            advice=RESTORE_OR_LEAVE_OUT,
         )
     every = np.concatenate(batch_flags) if batch_flags else np.zeros(0, dtype=np.uint8)
     return ChunkBoundaries(

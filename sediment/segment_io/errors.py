@@ -63,6 +63,9 @@ from typing import Any, NamedTuple
 from sediment.segment_io.printable import error_line
 from sediment.segment_io.uris import public_uri
 
+RESTORE_OR_LEAVE_OUT = "restore the segment from a replica or a backup, or leave this partition out"
+"""The advice for a segment whose records cannot be read."""
+
 _MOST_NAMED = 5
 
 

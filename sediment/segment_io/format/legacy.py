@@ -34,7 +34,7 @@ from sediment.segment_io.compiled.status import (
     NESTED_COMPRESSION,
     OK,
 )
-from sediment.segment_io.errors import CorruptBatchError
+from sediment.segment_io.errors import RESTORE_OR_LEAVE_OUT, CorruptBatchError
 from sediment.segment_io.format.batch_headers import STATUS_TEXT
 from sediment.segment_io.format.compression.batch_codecs import decompress
 from sediment.segment_io.format.layout import (
@@ -66,8 +66,6 @@ from sediment.segment_io.format.record_decoder import (
     VALUE_BYTES,
     VALUE_START,
 )
-
-_ADVICE = "restore the segment from a replica or a backup, or leave this partition out"
 
 ByteArray = npt.NDArray[np.uint8]
 
@@ -241,4 +239,4 @@ def _check(status: int) -> None:
 
 
 def _corrupt(what: str) -> CorruptBatchError:
-    return CorruptBatchError(what, advice=_ADVICE)
+    return CorruptBatchError(what, advice=RESTORE_OR_LEAVE_OUT)

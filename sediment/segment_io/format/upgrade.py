@@ -21,7 +21,7 @@ from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import copy_bytes, load_i8, store_i8, store_i16, store_i32, store_i64
 from sediment.segment_io.compiled.padding import PADDING_BYTES
 from sediment.segment_io.compiled.status import OK
-from sediment.segment_io.errors import CorruptBatchError
+from sediment.segment_io.errors import RESTORE_OR_LEAVE_OUT, CorruptBatchError
 from sediment.segment_io.format.batch_headers import STATUS_TEXT
 from sediment.segment_io.format.batch_rebuild import field_bytes, varlong_bytes, write_field, write_varlong
 from sediment.segment_io.format.layout import (
@@ -203,7 +203,7 @@ def upgrade_wrapper(wrapper: bytes, *, limit_bytes: int) -> UpgradedWrapper:
     if first < 0 or last - first > INT32_MAX or np.any(offsets[1:] <= offsets[:-1]):
         raise CorruptBatchError(
             "the offsets inside a compressed message do not increase, or are too far apart",
-            advice="restore the segment from a replica or a backup, or leave this partition out",
+            advice=RESTORE_OR_LEAVE_OUT,
         )
     is_append_time = wrapper[MAGIC] > 0 and bool(wrapper[LEGACY_ATTRIBUTES] & TIMESTAMP_TYPE_BIT)
     first_timestamp = int(timestamps[0])

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from sediment.segment_io.compiled.padding import PADDING_BYTES, unfilled_buffer
 from sediment.segment_io.compiled.status import INCOMPLETE, ROWS_FULL
-from sediment.segment_io.errors import CorruptBatchError, SourceChangedError
+from sediment.segment_io.errors import RESTORE_OR_LEAVE_OUT, CorruptBatchError, SourceChangedError
 from sediment.segment_io.format import batch_headers
 from sediment.segment_io.format.batch_headers import BATCH_ROW
 from sediment.segment_io.format.layout import BASE_OFFSET, LOG_OVERHEAD_BYTES
@@ -66,7 +66,7 @@ def batch_error(status: int, path: Path, position: int, buffer: ByteArray, at: i
         path=str(path),
         position=position,
         offset=offset,
-        advice="restore the segment from a replica or a backup, or leave this partition out",
+        advice=RESTORE_OR_LEAVE_OUT,
     )
 
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from sediment.segment_io.errors import CorruptBatchError, SedimentError, SourceChangedError
+from sediment.segment_io.errors import RESTORE_OR_LEAVE_OUT, CorruptBatchError, SedimentError, SourceChangedError
 from sediment.segment_io.format.layout import (
     BATCH_LENGTH,
     CODEC_MASK,
@@ -243,7 +243,7 @@ def _spans(
             "the segment ends inside a batch",
             path=str(scan_task.slice.path),
             position=scan.end_position,
-            advice="restore the segment from a replica or a backup, or leave this partition out",
+            advice=RESTORE_OR_LEAVE_OUT,
         )
         yield UnreadableRange(scan_task, scan.end_position, position, error)
 
@@ -280,9 +280,7 @@ def unreadable_batch(bad: BadBatchError, span: BatchSpan, scan_task: ScanTask) -
     bad.error.path = str(scan_task.slice.path)
     bad.error.position = position
     bad.error.offset = int(row["base_offset"])
-    bad.error.advice = bad.error.advice or (
-        "restore the segment from a replica or a backup, or leave this partition out"
-    )
+    bad.error.advice = bad.error.advice or RESTORE_OR_LEAVE_OUT
     return UnreadableRange(scan_task, position, position + size_bytes, bad.error)
 
 

@@ -36,7 +36,7 @@ from isal import isal_zlib
 from isal.igzip_lib import IsalError
 
 from sediment.segment_io.buffers import Buffer
-from sediment.segment_io.errors import CorruptBatchError, ExpandsTooFarError, UnsupportedDataError
+from sediment.segment_io.errors import RESTORE_OR_LEAVE_OUT, CorruptBatchError, ExpandsTooFarError, UnsupportedDataError
 from sediment.segment_io.format.layout import (
     CODEC_GZIP,
     CODEC_LZ4,
@@ -55,8 +55,6 @@ GZIP_LEVELS = range(1, 10)  # the values of Kafka's `compression.gzip.level`, ex
 LZ4_LEVELS = range(1, 18)
 ZSTD_LEVELS = range(-131_072, 23)
 SNAPPY_BLOCK_BYTES = 32 << 10
-
-_ADVICE = "restore the segment from a replica or a backup, or leave this partition out"
 
 
 def decompress(codec: int, payload: Buffer, *, limit_bytes: int, magic: int = 2) -> Buffer:
@@ -103,7 +101,7 @@ def compress(codec: int, payload: Buffer, *, level: int | None = None) -> bytes:
 
 
 def _corrupt(what: str) -> CorruptBatchError:
-    return CorruptBatchError(what, advice=_ADVICE)
+    return CorruptBatchError(what, advice=RESTORE_OR_LEAVE_OUT)
 
 
 def _unknown_codec(codec: int) -> UnsupportedDataError:
@@ -111,7 +109,7 @@ def _unknown_codec(codec: int) -> UnsupportedDataError:
 
 
 def _too_large(limit_bytes: int) -> ExpandsTooFarError:
-    return ExpandsTooFarError(f"compressed records expand beyond {limit_bytes} bytes", advice=_ADVICE)
+    return ExpandsTooFarError(f"compressed records expand beyond {limit_bytes} bytes", advice=RESTORE_OR_LEAVE_OUT)
 
 
 class _Parts:
