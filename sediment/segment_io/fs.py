@@ -28,6 +28,7 @@ from pathlib import Path
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import OwnerNotKeptError
 from sediment.segment_io.format.names import BOOTSTRAP_FILE
+from sediment.segment_io.units import NS_PER_SECOND
 
 _MAX_READ_BYTES = (1 << 31) - 1  # the largest file that Kafka opens
 _READ_AND_WRITE = 0o666
@@ -592,7 +593,7 @@ def created_ns(file: Path | int) -> int | None:
         return None
     (known,) = _STATX_MASK.unpack_from(found)
     seconds, nanoseconds = _STATX_CREATED.unpack_from(found, _STATX_CREATED_AT)
-    return seconds * 1_000_000_000 + nanoseconds if known & _CREATION_TIME else None
+    return seconds * NS_PER_SECOND + nanoseconds if known & _CREATION_TIME else None
 
 
 def only_zeros(descriptor: int, position: int, end: int) -> bool:

@@ -24,11 +24,10 @@ from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Any, Protocol
 
-from sediment.segment_io.units import NS_PER_MS
+from sediment.segment_io.units import NS_PER_MS, NS_PER_SECOND
 
 _LOGGER = logging.getLogger(__name__)
 
-_NS_PER_SECOND = 1_000_000_000
 _LONGEST_WAIT_SECONDS = 3600.0
 _LEAST_CANCELLED_TO_PURGE = 1000
 _EVERY_KEY = object()
@@ -127,7 +126,7 @@ class Timer:
                     return
                 seconds = _LONGEST_WAIT_SECONDS
                 if self._heap:
-                    seconds = min(seconds, (self._heap[0][0] - self._clock()) / _NS_PER_SECOND)
+                    seconds = min(seconds, (self._heap[0][0] - self._clock()) / NS_PER_SECOND)
                 if seconds > 0:
                     self._changed.wait(seconds)
 

@@ -10,7 +10,8 @@ import threading
 import time
 from collections.abc import Callable
 
-_NS_PER_SECOND = 1_000_000_000
+from sediment.segment_io.units import NS_PER_SECOND
+
 _LINES_PER_SECOND = 10
 
 
@@ -31,7 +32,7 @@ class LimitedLog:
         self._guard = threading.Lock()
 
     def warning(self, line: str) -> None:
-        second = self._clock() // _NS_PER_SECOND
+        second = self._clock() // NS_PER_SECOND
         with self._guard:
             if second != self._second:
                 self._second, self._lines = second, 0

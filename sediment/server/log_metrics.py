@@ -8,8 +8,7 @@ from pathlib import Path
 
 from sediment.engine.live.log_manager import LogManager
 from sediment.segment_io.format.names import TopicPartition
-
-_MS_PER_SECOND = 1000
+from sediment.segment_io.units import MS_PER_SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ def log_metrics(manager: LogManager) -> LogMetrics:
         max_dirty_percent=int(100 * cleaner.manager.max_dirty_ratio),
         time_since_last_run_ms=max(manager.clock.now_ms() - cleaner.manager.last_run_ms, 0),
         recopy_percent=cleaner.last_cleaning.recopy_percent,
-        clean_time_seconds=cleaner.last_cleaning.duration_ms // _MS_PER_SECOND,
+        clean_time_seconds=cleaner.last_cleaning.duration_ms // MS_PER_SECOND,
         directories=directories,
         partitions=[
             PartitionMetrics(

@@ -25,7 +25,10 @@ from sediment.engine.value_ranges import (
 from sediment.segment_io.errors import SettingsError
 from sediment.segment_io.format.layout import INT32_MAX
 
-_BUFFER = Whole(1, INT32_MAX, also=(-1,))
+SYSTEM_DEFAULT = -1
+"""The size of a socket's buffer that leaves the choice to the operating system."""
+
+_BUFFER = Whole(1, INT32_MAX, also=(SYSTEM_DEFAULT,))
 MIGRATION_POLICIES = ("bidirectional", "upgrade", "downgrade", "disabled")
 """Values of `group.consumer.migration.policy`; capital letters are also accepted."""
 

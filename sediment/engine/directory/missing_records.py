@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sediment.segment_io.errors import CorruptBatchError, UnsupportedDataError
+from sediment.segment_io.format.layout import MAGIC_V2
 from sediment.segment_io.format.names import (
     INDEX_KINDS,
     SegmentFileKind,
@@ -40,7 +41,6 @@ from sediment.segment_io.partition.segment_end import find_segment_end
 LOG_END = "log-end"
 HOLE = "hole"
 
-_MAGIC_V2 = 2
 _COLUMNS = ("position", "base_offset", "last_offset", "record_count", "magic")
 
 
@@ -276,7 +276,7 @@ def records_were_removed(directory: Path, base_offset: int, fs: Fs) -> bool:
     """
     return any(
         # The base offset and the number of records of a legacy wrapper are not in its header.
-        batch.magic >= _MAGIC_V2
+        batch.magic >= MAGIC_V2
         and (batch.first_offset > batch.expected or batch.records < batch.last_offset - batch.first_offset + 1)
         for batch in _batches(directory, base_offset, fs)
     )

@@ -20,13 +20,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from sediment.segment_io.units import NS_PER_MS
+from sediment.segment_io.units import NS_PER_MS, NS_PER_SECOND
 
 CHECK_INTERVAL_MS = 300
 
 _LONGEST_SLEEP_SECONDS = 1e9  # used for a rate near zero, because operating systems limit the duration of a sleep
 
-_NS_PER_S = 1_000_000_000
 _STATE = struct.Struct("=qq")  # start of the window in ns of the system's monotonic clock, bytes observed in the window
 
 
@@ -63,7 +62,7 @@ class Throttle:
             observed += used_bytes
             elapsed_ns = self._clock_ns() - start_ns
             if elapsed_ns > CHECK_INTERVAL_MS * NS_PER_MS and observed > 0:
-                wait_seconds = observed / self._bytes_per_second - elapsed_ns / _NS_PER_S
+                wait_seconds = observed / self._bytes_per_second - elapsed_ns / NS_PER_SECOND
                 if wait_seconds > 0:
                     self._sleep(min(wait_seconds, most_seconds, _LONGEST_SLEEP_SECONDS))
                 start_ns, observed = self._clock_ns(), 0

@@ -45,12 +45,11 @@ from sediment.segment_io.errors import (
 )
 from sediment.segment_io.format.names import Attempt, TopicPartition, new_run_id
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.units import NS_PER_MS
+from sediment.segment_io.units import MS_PER_SECOND, NS_PER_MS
 
 _LOGGER = logging.getLogger(__name__)
 
 _UNLIMITED_BYTES_PER_SECOND = 1e18
-_MS_PER_SECOND = 1000
 _SLEEP_SLICE_MS = 100
 
 
@@ -209,7 +208,7 @@ class LogCleaner:
         rate = self._config.log_cleaner_io_max_bytes_per_second
 
         def sleep(seconds: float) -> None:
-            end_ms = self._clock.monotonic_ms() + seconds * _MS_PER_SECOND
+            end_ms = self._clock.monotonic_ms() + seconds * MS_PER_SECOND
             while (left_ms := end_ms - self._clock.monotonic_ms()) > 0:
                 self._check_not_aborted(partition)
                 if self._config.log_cleaner_io_max_bytes_per_second != rate:

@@ -23,6 +23,7 @@ from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.engine.live.log_manager import LogManager
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.names import TopicPartition
+from sediment.segment_io.units import MS_PER_SECOND
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -30,7 +31,6 @@ BACKOFF_MS = 1000
 """The time after which a move is tried again after an error; Kafka's default of `replica.fetch.backoff.ms`."""
 
 _TASK = "replica-alter-log-dirs"
-_MS_PER_SECOND = 1000
 
 
 class _Move:
@@ -122,7 +122,7 @@ class ReplicaAlterLogDirs:
     def _count(self, copied: int, rate: int) -> None:
         with self._guard:
             now_ms = self._manager.clock.monotonic_ms()
-            self._free_at_ms = max(self._free_at_ms, now_ms) + copied * _MS_PER_SECOND / rate
+            self._free_at_ms = max(self._free_at_ms, now_ms) + copied * MS_PER_SECOND / rate
 
     def _end(self, move: _Move) -> None:
         if move.is_paused:

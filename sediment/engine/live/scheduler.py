@@ -18,11 +18,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from sediment.segment_io.errors import SedimentError
-from sediment.segment_io.units import NS_PER_MS
+from sediment.segment_io.units import MS_PER_SECOND, NS_PER_MS
 
 _LOGGER = logging.getLogger(__name__)
 
-_MS_PER_SECOND = 1000
 _LONGEST_WAIT_SECONDS = 3600.0
 
 
@@ -34,7 +33,7 @@ class Clock:
         return time.monotonic_ns() // NS_PER_MS
 
     def sleep_ms(self, duration_ms: int) -> None:
-        time.sleep(duration_ms / _MS_PER_SECOND)
+        time.sleep(duration_ms / MS_PER_SECOND)
 
 
 class ScheduledTask:
@@ -129,5 +128,5 @@ class Scheduler:
         while not self._closed.is_set():
             self._wake.clear()
             next_ms = self._queue.run(blocking=False)
-            seconds = _LONGEST_WAIT_SECONDS if next_ms is None else float(next_ms) / _MS_PER_SECOND
+            seconds = _LONGEST_WAIT_SECONDS if next_ms is None else float(next_ms) / MS_PER_SECOND
             self._wake.wait(min(seconds, _LONGEST_WAIT_SECONDS))

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from sediment.engine.source_replicas import best_sources
 from sediment.segment_io.errors import NotALogDirectoryError, SedimentError, UsageError
+from sediment.segment_io.format.layout import NO_LEADER_EPOCH
 from sediment.segment_io.format.names import META_PROPERTIES_FILE, TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS
@@ -40,7 +41,7 @@ from sediment.segment_io.tables.schema import (
     timestamps_from_ms,
 )
 from sediment.server.coordinator_log import CoordinatorLog
-from sediment.server.groups.group_offsets import NO_LEADER_EPOCH, CommittedOffset
+from sediment.server.groups.group_offsets import CommittedOffset
 from sediment.server.groups.stored_groups import StoredGroup, replay_groups
 
 if TYPE_CHECKING:

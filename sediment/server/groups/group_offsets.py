@@ -17,10 +17,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
 
+from sediment.segment_io.format.layout import NO_LEADER_EPOCH
 from sediment.server.groups.group_memory import OFFSET_BYTES
 
 NO_TOPIC_ID = UUID(int=0)
-NO_LEADER_EPOCH = -1
 MS_PER_MINUTE = 60_000
 _NEVER_SEEN = -2  # below every generation
 

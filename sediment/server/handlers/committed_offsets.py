@@ -12,11 +12,12 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Protocol
 from uuid import UUID
 
+from sediment.segment_io.format.layout import NO_LEADER_EPOCH
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.groups.group_coordinator import FetchedOffset, GroupCoordinator
-from sediment.server.groups.group_offsets import NO_LEADER_EPOCH, NO_TOPIC_ID, CommittedOffset
+from sediment.server.groups.group_offsets import NO_TOPIC_ID, CommittedOffset
 from sediment.server.groups.group_requests import MemberIdentity
 from sediment.server.requests import Handler, Request
 

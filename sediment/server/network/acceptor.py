@@ -17,11 +17,10 @@ from typing import Protocol
 from sediment.server.limited_log import LimitedLog
 from sediment.server.network.connection_quotas import ConnectionQuotas, TooManyConnectionsError
 from sediment.server.open_files_limit import ReservedDescriptors
-from sediment.server.server_config import ServerConfig
+from sediment.server.server_config import SYSTEM_DEFAULT, ServerConfig
 
 _NO_DESCRIPTOR = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _SECONDS_AFTER_NO_DESCRIPTOR = 0.1
-_SYSTEM_DEFAULT = -1
 _NO_WAKE = -1
 
 
@@ -106,7 +105,7 @@ class Acceptor:
             connected.setblocking(False)
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            if self._send_buffer_bytes != _SYSTEM_DEFAULT:
+            if self._send_buffer_bytes != SYSTEM_DEFAULT:
                 connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
         except OSError:  # the peer has already closed the connection
             connected.close()

@@ -34,7 +34,7 @@ from typing import Any
 
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.protocol.api_keys import ApiKey
-from sediment.segment_io.units import NS_PER_MS
+from sediment.segment_io.units import NS_PER_MS, NS_PER_SECOND
 from sediment.server.limited_log import LimitedLog
 from sediment.server.network.connection_quotas import ConnectionQuotas
 from sediment.server.network.frames import (
@@ -85,8 +85,7 @@ _BACK_TO_CHANNEL_NS = 1000 * NS_PER_MS
 _IDLE = "the peer was idle for connections.max.idle.ms"
 _JOIN_SECONDS = 1.0
 _MIB_BITS = 20
-_NS_PER_SECOND = 1_000_000_000
-_LONGEST_SCAN_NS = _NS_PER_SECOND
+_LONGEST_SCAN_NS = NS_PER_SECOND
 _SCANS_PER_TIMEOUT = 4
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
 _GONE = select.EPOLLERR | select.EPOLLHUP
@@ -210,7 +209,7 @@ class Processor:
         self._post(self._stop_reading)
 
     def stop(self, timeout_seconds: float) -> None:
-        self._post(self._stop, time.monotonic_ns() + int(timeout_seconds * _NS_PER_SECOND))
+        self._post(self._stop, time.monotonic_ns() + int(timeout_seconds * NS_PER_SECOND))
         if self._thread.is_alive():
             self._thread.join(timeout_seconds + _JOIN_SECONDS)
 
@@ -241,7 +240,7 @@ class Processor:
 
     def _poll(self) -> None:
         is_busy = self._inbox or self._unfinished
-        for descriptor, events in self._epoll.poll(0 if is_busy else self._scan_ns / _NS_PER_SECOND):
+        for descriptor, events in self._epoll.poll(0 if is_busy else self._scan_ns / NS_PER_SECOND):
             if descriptor == self._wake:
                 os.eventfd_read(self._wake)
                 # The flag is cleared before the inbox is checked or emptied.  So a later post wakes this thread again,
@@ -628,9 +627,9 @@ class Processor:
             took_ns, reader = now_ns - channel.frame_started_ns, channel.reader
             if reader.taken_bytes and self._shared.memory.is_short:
                 arrived_bytes = reader.frame_bytes - reader.missing_bytes
-                if took_ns > _SHORT_NS + (arrived_bytes >> _MIB_BITS) * _NS_PER_SECOND:
+                if took_ns > _SHORT_NS + (arrived_bytes >> _MIB_BITS) * NS_PER_SECOND:
                     return "a request arrives slowly, and others wait for its memory"
-            if took_ns > self._receive_ns + (reader.frame_bytes >> _MIB_BITS) * _NS_PER_SECOND:
+            if took_ns > self._receive_ns + (reader.frame_bytes >> _MIB_BITS) * NS_PER_SECOND:
                 return "a request did not end in time"
             return None
         if not (channel.is_ready and channel.connection.is_authenticated):

@@ -23,10 +23,9 @@ from sediment.server.network.processor import Listener, Processor, Shared
 from sediment.server.network.request_channel import ReceivedFrame, RequestChannel, RequestHandlerPool
 from sediment.server.open_files_limit import ReservedDescriptors
 from sediment.server.request_metrics import RequestMetrics
-from sediment.server.server_config import ServerConfig
+from sediment.server.server_config import SYSTEM_DEFAULT, ServerConfig
 
 _LOGGER = logging.getLogger(__name__)
-_SYSTEM_DEFAULT = -1
 _UNDO_SECONDS = 1.0
 """Time limit within which the threads of a failed start must end; they have no requests, so they end at once."""
 
@@ -40,7 +39,7 @@ def bind(endpoint: Endpoint, config: ServerConfig) -> socket.socket:
     listening = socket.socket(family, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if config.socket_receive_buffer_bytes != _SYSTEM_DEFAULT:
+        if config.socket_receive_buffer_bytes != SYSTEM_DEFAULT:
             # The buffer size must be set before a connection announces its window.  Accepted sockets inherit the size.
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.socket_receive_buffer_bytes)
         listening.bind((endpoint.host, endpoint.port))
