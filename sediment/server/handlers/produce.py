@@ -90,14 +90,14 @@ class _Waiting:
     answer: Any
 
 
-class _Right(NamedTuple):
+class _Verification(NamedTuple):
     """The coordinator's decision on an append: an error code, or NONE with the log's guard if the append needs one."""
 
     code: ErrorCode
     guard: VerificationGuard | None = None
 
 
-_IN_TRANSACTION = _Right(ErrorCode.NONE)
+_NOTHING_TO_VERIFY = _Verification(ErrorCode.NONE)
 
 
 @dataclass(slots=True)
@@ -105,7 +105,7 @@ class _Appends:
     version: int
     client_id: str | None
     acks: int
-    rights: Mapping[TopicPartition, _Right] | ErrorCode
+    verifications: Mapping[TopicPartition, _Verification] | ErrorCode
     answers: list[Any] = field(default_factory=list)
     waiting: list[_Waiting] = field(default_factory=list)
     record_errors_left: int = MAX_RECORD_ERRORS
@@ -187,17 +187,17 @@ class ProduceHandlers:
 
         def append(codes: Mapping[TopicPartition, ErrorCode]) -> None:
             try:
-                rights = {
-                    name: right._replace(code=_verified_code(codes.get(name, right.code), version))
-                    for name, right in verified.items()
+                verifications = {
+                    name: verification._replace(code=_verified_code(codes.get(name, verification.code), version))
+                    for name, verification in verified.items()
                 }
-                response = self._append_all(request, message, rights)
+                response = self._append_all(request, message, verifications)
                 if response is not None:
                     request.respond(response)
             except Exception as error:
                 request.fail(error)
 
-        names = frozenset(name for name, right in verified.items() if right.code is ErrorCode.NONE)
+        names = frozenset(name for name, verification in verified.items() if verification.code is ErrorCode.NONE)
         if names:
             adds = version >= FIRST_VERSION_THAT_ADDS_PARTITIONS
             self._transactions.verify_or_add(message.transactional_id, producer, names, append, adds=adds)
@@ -205,14 +205,16 @@ class ProduceHandlers:
             append({})
         return None
 
-    def _start_verifications(self, message: Any, version: int, producer: ProducerOf) -> dict[TopicPartition, _Right]:
+    def _start_verifications(
+        self, message: Any, version: int, producer: ProducerOf
+    ) -> dict[TopicPartition, _Verification]:
         # A log keeps its guard until the append, so a guard is created only for the producer of the transactional id.
         # The load of the coordinator may end at any time.  So first check whether it has ended, and only then look up
         # the id.  Otherwise, a batch without a guard could be allowed.
         refusal = self._transactions.error_of(message.transactional_id)
         known = self._transactions.find(message.transactional_id)
         is_known = known is not None and known.has_producer(producer.producer_id)
-        rights = {}
+        verifications = {}
         for asked in message.topic_data:
             found, _ = self._topic(asked, version)
             for each in asked.partition_data:
@@ -221,7 +223,7 @@ class ProduceHandlers:
                     continue
                 name = partition.partition
                 if refusal is not ErrorCode.NONE or not is_known:
-                    rights[name] = _Right(refusal)
+                    verifications[name] = _Verification(refusal)
                     continue
                 try:
                     guard = partition.start_verification(
@@ -231,14 +233,16 @@ class ProduceHandlers:
                         supports_epoch_bump=version >= FIRST_VERSION_THAT_ADDS_PARTITIONS,
                     )
                 except SedimentError as error:
-                    rights[name] = _Right(append_error_code_of(error))
+                    verifications[name] = _Verification(append_error_code_of(error))
                 else:
                     if guard is not None:
-                        rights[name] = _Right(ErrorCode.NONE, guard)
-        return rights
+                        verifications[name] = _Verification(ErrorCode.NONE, guard)
+        return verifications
 
-    def _append_all(self, request: Request, message: Any, rights: Mapping[TopicPartition, _Right] | ErrorCode) -> Any:
-        appends = _Appends(request.api_version, request.client_id, message.acks, rights)
+    def _append_all(
+        self, request: Request, message: Any, verifications: Mapping[TopicPartition, _Verification] | ErrorCode
+    ) -> Any:
+        appends = _Appends(request.api_version, request.client_id, message.acks, verifications)
         try:
             self._append_rest(appends, message, only_quick=True)
         except LongWorkError:
@@ -295,10 +299,10 @@ class ProduceHandlers:
                 request.connection.repeated = kept
 
     def _append(self, topic: Any, asked: Any, appends: _Appends, *, only_quick: bool) -> Any:
-        version, rights = appends.version, appends.rights
+        version, verifications = appends.version, appends.verifications
         answer = m.ProduceResponse.PartitionProduceResponse(index=asked.index, base_offset=-1)
-        if isinstance(rights, ErrorCode):
-            return _fail(answer, rights, _REFUSALS[rights])
+        if isinstance(verifications, ErrorCode):
+            return _fail(answer, verifications, _REFUSALS[verifications])
         if appends.acks not in (NO_ACKS, LEADER_ACKS, ALL_ACKS):
             return _fail(answer, ErrorCode.INVALID_REQUIRED_ACKS, f"acks is {appends.acks}, not 0, 1 or -1")
         found, unknown = self._topic(topic, version)
@@ -312,11 +316,11 @@ class ProduceHandlers:
         refused = _refusal_of(asked.records, version)
         if refused is not None:
             return _fail(answer, *refused)
-        right = rights.get(partition.partition, _IN_TRANSACTION)
-        if right.code is not ErrorCode.NONE:
-            return _fail(answer, *_unverified(right.code, version))
+        verification = verifications.get(partition.partition, _NOTHING_TO_VERIFY)
+        if verification.code is not ErrorCode.NONE:
+            return _fail(answer, *_unverified(verification.code, version))
         try:
-            info = partition.append(asked.records, right.guard, only_quick=only_quick)
+            info = partition.append(asked.records, verification.guard, only_quick=only_quick)
         except LongWorkError:
             raise
         except SedimentError as error:
