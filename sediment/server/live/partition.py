@@ -199,12 +199,10 @@ class Partition:
                 verification_guard=guard,
             )
         )
-        if self._flusher is None:
-            self.log.maybe_increment_high_watermark()
-        elif wait:
+        if wait and self._flusher is not None:
             self._on_log(flush_and_replicate)
         else:
-            self._flusher.request(self.log)
+            self._replicate()
         return info
 
     # ----------------------------------------------------------------------------------------------------------- delete

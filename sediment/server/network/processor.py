@@ -277,10 +277,7 @@ class Processor:
     def _guarded(self, channel: KafkaChannel, call: Callable[..., None], *arguments: Any) -> None:
         try:
             call(*arguments)
-        except PeerClosedError as error:
-            _LOGGER.debug("%s: %s", channel.connection.peer, error)
-            self._close(channel)
-        except (ConnectionError, TimeoutError) as error:
+        except (PeerClosedError, ConnectionError, TimeoutError) as error:
             _LOGGER.debug("%s: %s", channel.connection.peer, error)
             self._close(channel)
         except (SedimentError, OSError) as error:
