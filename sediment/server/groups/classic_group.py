@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from sediment.segment_io.protocol.error_codes import ErrorCode
-from sediment.server.groups.group_memory import MEMBER_BYTES
+from sediment.server.client_memory import MEMBER_BYTES
 from sediment.server.groups.group_requests import (
     NO_MEMBER_ID,
     Answer,

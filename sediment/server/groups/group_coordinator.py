@@ -6,7 +6,7 @@ the group would start from the beginning.
 
 Invariants: a group changes only while its lock is held, and no lock is held while a request is answered. Offsets of
 groups without members expire only if `offsets_retention_minutes` is set. Memory used for clients stays within the
-limits of `group_memory`. The only operation that holds the `commit_guard` of several groups is the deletion of the
+limits of `client_memory`. The only operation that holds the `commit_guard` of several groups is the deletion of the
 offsets of topics. At most one such deletion runs at a time.
 """
 
@@ -25,6 +25,7 @@ from typing import TypeAlias, TypeVar
 from sediment.segment_io.errors import PolicyViolationError, RejectedAppendError, SedimentError
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.segment_io.units import NS_PER_MS
+from sediment.server.client_memory import GROUP_BYTES, ClientMemory
 from sediment.server.delayed import Cancelable, MonotonicNs, Timer
 from sediment.server.errors import ApiError, append_error_code_of, error_code_of
 from sediment.server.groups.classic_group import CONSUMER_PROTOCOL, ClassicGroup, GroupState, Member
@@ -48,7 +49,6 @@ from sediment.server.groups.consumer.group_changes import (
 )
 from sediment.server.groups.consumer.group_records import ResolvedRegex
 from sediment.server.groups.consumer.members import JOIN_EPOCH, STATIC_LEAVE_EPOCH
-from sediment.server.groups.group_memory import GROUP_BYTES, GroupMemory
 from sediment.server.groups.group_offsets import (
     MS_PER_MINUTE,
     CommittedOffset,
@@ -197,7 +197,7 @@ class GroupCoordinator:
         self._store_of_offsets = store
         self._group_store = group_store
         self._support = consumer_groups
-        self.memory = GroupMemory(config.groups_max_bytes)
+        self.memory = ClientMemory(config.groups_max_bytes)
         self._log = LimitedLog(_LOGGER)
         self._groups: dict[str, _Group] = {}
         self._guard = threading.Lock()

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from sediment.segment_io.format.layout import NO_LEADER_EPOCH
-from sediment.server.groups.group_memory import OFFSET_BYTES
+from sediment.server.client_memory import OFFSET_BYTES
 
 NO_TOPIC_ID = UUID(int=0)
 MS_PER_MINUTE = 60_000

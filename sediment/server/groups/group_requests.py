@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from sediment.segment_io.protocol.error_codes import ErrorCode
-from sediment.server.groups.group_memory import MEMBER_BYTES
+from sediment.server.client_memory import MEMBER_BYTES
 
 NO_MEMBER_ID = ""
 NO_GENERATION = -1

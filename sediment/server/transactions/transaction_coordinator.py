@@ -28,7 +28,7 @@ from sediment.segment_io.format.batch_builder import NewRecord
 from sediment.segment_io.format.layout import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.protocol.error_codes import ErrorCode
-from sediment.server.groups.group_memory import GroupMemory
+from sediment.server.client_memory import ClientMemory
 from sediment.server.limited_log import LimitedLog
 from sediment.server.live.delayed_append import Codes
 from sediment.server.live.producer_ids import ProducerIdManager
@@ -114,7 +114,7 @@ class TransactionCoordinator:
         self._producer_ids = producer_ids
         self._scheduler = scheduler
         self._clock = clock
-        self.memory = GroupMemory(config.transactions_max_bytes)
+        self.memory = ClientMemory(config.transactions_max_bytes)
         self._warnings = LimitedLog(_LOGGER)
         self._entries: dict[str, _Entry] = {}
         self._guard = threading.Lock()

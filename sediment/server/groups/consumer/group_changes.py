@@ -23,6 +23,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.client_memory import MEMBER_BYTES
 from sediment.server.errors import ApiError
 from sediment.server.groups.consumer.assignors import ASSIGNORS, Subscriber
 from sediment.server.groups.consumer.consumer_group import ConsumerGroup, Timeout
@@ -52,7 +53,6 @@ from sediment.server.groups.consumer.members import (
     reconciled,
 )
 from sediment.server.groups.consumer.metadata_hash import metadata_hash
-from sediment.server.groups.group_memory import MEMBER_BYTES
 from sediment.server.regex import check_regex
 from sediment.server.server_config import ServerConfig
 

@@ -18,8 +18,8 @@ from typing import Protocol, TypeAlias
 from uuid import UUID
 
 from sediment.segment_io.protocol.error_codes import ErrorCode
+from sediment.server.client_memory import MEMBER_BYTES
 from sediment.server.errors import ApiError
-from sediment.server.groups.group_memory import MEMBER_BYTES
 from sediment.server.groups.group_requests import Protocols, protocols_bytes
 
 JOIN_EPOCH = 0

@@ -1,7 +1,8 @@
-"""Limits on the memory that clients can use through groups.
+"""Limits on the memory that clients can use through groups and transactions.
 
 * `sediment.group.members.max.bytes` limits the members of one group.
 * `sediment.groups.max.bytes` limits the total of all groups, with the members and the offsets that clients add.
+* `sediment.transactions.max.bytes` limits the total of all transactional ids, with their partitions.
 
 Groups and offsets from a log directory are not counted until a client replaces them. Sizes are estimates: the bytes
 sent by a client, and an allowance for each object.
@@ -23,8 +24,8 @@ OFFSET_BYTES = 256
 """The memory allowance for the committed offset of a partition."""
 
 
-class GroupMemory:
-    """The memory that all groups share; any thread may call its methods."""
+class ClientMemory:
+    """The memory that all groups, or all transactional ids, share; any thread may call its methods."""
 
     def __init__(self, max_bytes: int) -> None:
         self._free_bytes = max_bytes
