@@ -1,7 +1,6 @@
 """Warm-up: clean a tiny log to load every kernel of the cleaner before workers are forked.
 
-Kafka wrote the bytes of this log (kafka-log 01 §3.5, §4).  The log contains a transactional batch, its marker, and a
-compressed batch with two records of the same key.
+The log consists of `sample_batches`: a plain and a compressed batch with the same keys, and a marker.
 """
 
 from __future__ import annotations
@@ -15,23 +14,12 @@ from sediment.compaction.config import COMPACT, CompactionConfig
 from sediment.compaction.grouping import plan_cleaning
 from sediment.segment_io.format.layout import CODEC_ZSTD, INT64_MAX
 from sediment.segment_io.format.names import Attempt, SegmentFileKind, TopicPartition, segment_file_name
+from sediment.segment_io.format.sample_batches import SAMPLE_BATCH, SAMPLE_COMMIT, SAMPLE_LZ4_BATCH
 from sediment.segment_io.fs import DryRunFs, Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.log_view import LogView, open_view
 
-_LZ4 = bytes.fromhex(
-    "000000000000000a000000600000000502c8840fe400030000000200000000000003e800000000000003f2ffffffffffffffffffff"
-    "ffffffff0000000304224d18604082200000801000000002610231000e001402010276001c0013040262010402680278026e0100000000"
-)
-_PLAIN = bytes.fromhex(
-    "00000000000000000000005100000005028cb69f2a00000000000200000000000003e800000000000003f2ffffffffffffffffffff"
-    "ffffffff000000031000000002610231000e001402010276001c0013040262010402680278026e01"
-)
-_COMMIT = bytes.fromhex(
-    "0000000000000014000000420000000502a00010bb00300000000000000000000007d000000000000007d0"
-    "00000000000000070003ffffffff000000012000000008000000010c00000000000900"
-)
 _END_OFFSET = 21
 _ATTEMPT = Attempt("warm-up", "0")
 
@@ -40,7 +28,8 @@ def warm_up(*, everything: bool = False) -> None:
     """With `everything`, also compile kernels that only an explicit option needs."""
     with tempfile.TemporaryDirectory(prefix="sediment-warm-up-") as folder:
         directory = Path(folder)
-        (directory / segment_file_name(0, SegmentFileKind.LOG)).write_bytes(_PLAIN + _LZ4 + _COMMIT)
+        content = SAMPLE_BATCH + SAMPLE_LZ4_BATCH + SAMPLE_COMMIT
+        (directory / segment_file_name(0, SegmentFileKind.LOG)).write_bytes(content)
         (directory / segment_file_name(_END_OFFSET, SegmentFileKind.LOG)).touch()
         for map_bytes in (None, 1 << 20):
             _clean(directory, CompactionConfig(cleanup_policy=(COMPACT,), dedupe_buffer_bytes=map_bytes))

@@ -1,6 +1,6 @@
 """Warm-up: a comparison of a tiny log with an empty log compiles every kernel of the verification.
 
-The tiny log consists of a batch that Kafka wrote (kafka-log 01 §3.5); the batch contains two records of one key.
+The tiny log consists of one of the `sample_batches`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.format.sample_batches import SAMPLE_BATCH
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.live_segments import live_segments
@@ -19,15 +20,11 @@ from sediment.verification.comparison import Pair, PairSettings, Side, compare
 from sediment.verification.key_table import KeyTable
 from sediment.verification.record_kernels import REGISTERS, join_keys
 
-_BATCH = bytes.fromhex(
-    "00000000000000000000005100000005028cb69f2a00000000000200000000000003e800000000000003f2ffffffffffffffffffff"
-    "ffffffff000000031000000002610231000e001402010276001c0013040262010402680278026e01"
-)
-
 
 def warm_up_verification() -> None:
     with tempfile.TemporaryDirectory(prefix="sediment-warm-up-") as folder:
-        sides = [_side(Path(folder) / name / "warm-up-0", content) for name, content in (("1", _BATCH), ("2", b""))]
+        contents = {"1": SAMPLE_BATCH, "2": b""}
+        sides = [_side(Path(folder) / name / "warm-up-0", content) for name, content in contents.items()]
         settings = PairSettings(0, False, None, 0, None, None, 1 << 20)
         for before, after in (sides, sides[::-1], [sides[0]] * 2):
             compare(Pair("warm-up-0", before, after, settings))
