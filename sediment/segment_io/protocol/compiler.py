@@ -159,7 +159,7 @@ def compile_decoder(
         failure=_failure(schema, version, "decoded"),
         new=object.__new__,
         unpack=struct.unpack_from,
-        varint=primitives.read_varint,
+        varint=primitives.read_unsigned_varint,
         long_length=primitives.read_long_length,
         long_string_length=primitives.read_long_string_length,
         skip_tags=primitives.skip_tagged_fields,
@@ -417,7 +417,7 @@ def compile_encoder(schema: MessageSchema, version: int, classes: Mapping[str, t
         errors=WRITE_ERRORS,
         failure=_failure(schema, version, "encoded"),
         pack=struct.pack,
-        varint=primitives.write_varint,
+        varint=primitives.write_unsigned_varint,
         records_size_bytes=primitives.records_size_bytes,
     )
     with source.block("def encode(o):"):
@@ -488,7 +488,7 @@ class _EncoderSource(_Source):
         self._field(field, value)
         self.flush()
         content, self._out = self._out, outside
-        tag = self.constant("T", primitives.write_varint(field.tag or 0))
+        tag = self.constant("T", primitives.write_unsigned_varint(field.tag or 0))
         self.line(f"{self._out} += {tag} + varint(len({content})) + {content}")
 
     # Fields ----------------------------------------------------------------------------------------------------------

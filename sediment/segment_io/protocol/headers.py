@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from sediment.segment_io.errors import ProtocolError
 from sediment.segment_io.protocol.api_keys import ApiKey, request_lines
-from sediment.segment_io.protocol.primitives import MalformedError, read_varint, skip_tagged_fields
+from sediment.segment_io.protocol.primitives import MalformedError, read_unsigned_varint, skip_tagged_fields
 
 _REQUEST = struct.Struct(">hhih")
 _RESPONSE = struct.Struct(">i")
@@ -55,7 +55,7 @@ def decode_request_header(frame: bytes | bytearray | memoryview) -> RequestHeade
         if is_flexible(api_key, version):
             position += 1
             if buffer[position - 1]:
-                count, position = read_varint(buffer, position - 1)
+                count, position = read_unsigned_varint(buffer, position - 1)
                 if count > _MOST_TAGGED_FIELDS:
                     raise MalformedError(f"{count} tagged fields are announced")
                 position = skip_tagged_fields(buffer, position, len(buffer), count)

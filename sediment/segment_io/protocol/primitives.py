@@ -27,7 +27,7 @@ class MalformedError(ValueError):
     """Bytes contradict the schema, or the schema cannot express a value."""
 
 
-def read_varint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
+def read_unsigned_varint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
     value = shift = 0
     while shift < _VARINT_BITS:
         byte = buffer[position]
@@ -43,7 +43,7 @@ def read_varint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
 
 def read_long_length(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
     """Return a compact length and the position after it; the length begins one byte before `position`."""
-    value, position = read_varint(buffer, position - 1)
+    value, position = read_unsigned_varint(buffer, position - 1)
     return value - 1, position
 
 
@@ -55,22 +55,22 @@ def read_long_string_length(buffer: bytes | memoryview, position: int) -> tuple[
     return length, position
 
 
-def write_varint(value: int) -> bytes:
+def write_unsigned_varint(value: int) -> bytes:
     if value < 1 << 7:
         return bytes((value,))
     if value < 1 << 14:
         return _TWO_BYTES.pack(value & 127 | 128, value >> 7)
     if value < 1 << 21:
         return _THREE_BYTES.pack(value & 127 | 128, value >> 7 & 127 | 128, value >> 14)
-    return _THREE_BYTES.pack(value & 127 | 128, value >> 7 & 127 | 128, value >> 14 & 127 | 128) + write_varint(
-        value >> 21
-    )
+    return _THREE_BYTES.pack(
+        value & 127 | 128, value >> 7 & 127 | 128, value >> 14 & 127 | 128
+    ) + write_unsigned_varint(value >> 21)
 
 
 def skip_tagged_fields(buffer: bytes | memoryview, position: int, end: int, count: int) -> int:
     for _ in range(count):
-        _, position = read_varint(buffer, position)
-        size_bytes, position = read_varint(buffer, position)
+        _, position = read_unsigned_varint(buffer, position)
+        size_bytes, position = read_unsigned_varint(buffer, position)
         position += size_bytes
         if position > end:
             raise MalformedError("a tagged field is longer than its message")

@@ -22,7 +22,7 @@ from sediment.segment_io.errors import ProtocolError, SedimentError
 from sediment.segment_io.partition.file_slice import FileSlice
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.headers import decode_request_header, encode_response_header
-from sediment.segment_io.protocol.primitives import write_varint
+from sediment.segment_io.protocol.primitives import write_unsigned_varint
 from sediment.server.requests import ReceiveBuffer, Request
 from sediment.server.topic_catalog import ServedLog
 
@@ -124,7 +124,7 @@ class RepeatedFetch:
 
     def answer_run(self, _received: ReceiveBuffer, _start: int, _end: int, _largest_bytes: int) -> None: ...
     def _size_field(self, size_bytes: int) -> bytes:
-        return write_varint(size_bytes + 1) if self._is_flexible else _INT32.pack(size_bytes)
+        return write_unsigned_varint(size_bytes + 1) if self._is_flexible else _INT32.pack(size_bytes)
 
 
 def _offset_position(request: Request) -> int | None:

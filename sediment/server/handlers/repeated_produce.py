@@ -27,7 +27,7 @@ from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.layout import NO_TIMESTAMP
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.headers import encode_response_header
-from sediment.segment_io.protocol.primitives import MalformedError, read_varint, write_varint
+from sediment.segment_io.protocol.primitives import MalformedError, read_unsigned_varint, write_unsigned_varint
 from sediment.segment_io.segment.append_run_kernels import (
     RUN_CORRELATION,
     RUN_END,
@@ -177,7 +177,7 @@ class RepeatedProduce:
         end = len(frame) - len(self._end)
         try:
             if self._is_flexible:
-                size_bytes, position = read_varint(frame, position)
+                size_bytes, position = read_unsigned_varint(frame, position)
                 size_bytes -= 1
             else:
                 (size_bytes,) = _INT32.unpack_from(frame, position)
@@ -196,7 +196,7 @@ def _framed(response: bytes) -> bytes:
 def _size_position(request: Request) -> int | None:
     is_flexible = m.ProduceRequest.is_flexible(request.api_version)
     records = request.message.topic_data[0].partition_data[0].records
-    size = write_varint(len(records) + 1) if is_flexible else _INT32.pack(len(records))
+    size = write_unsigned_varint(len(records) + 1) if is_flexible else _INT32.pack(len(records))
     end = _FLEXIBLE_END if is_flexible else b""
     position = len(request.frame) - len(end) - len(records) - len(size)
     has_fields = request.frame[position : position + len(size)] == size and bytes(request.frame).endswith(end)

@@ -13,7 +13,7 @@ from sediment.segment_io.protocol.api_keys import (
     supported_versions,
 )
 from sediment.segment_io.protocol.headers import decode_request_header, encode_response_header, is_flexible
-from sediment.segment_io.protocol.primitives import write_varint
+from sediment.segment_io.protocol.primitives import write_unsigned_varint
 from sediment.segment_io.protocol.schema import VersionRange
 from tests.response_classes import response_class
 
@@ -49,7 +49,7 @@ def test_unknown_tagged_fields_of_a_header_are_passed_over():
 
 def test_a_header_has_a_limited_number_of_tagged_fields():
     for count, is_refused in ((1000, False), (1001, True)):
-        frame = request(ApiKey.FETCH, 12, "a")[:-1] + write_varint(count) + b"\0\0" * count + b"body"
+        frame = request(ApiKey.FETCH, 12, "a")[:-1] + write_unsigned_varint(count) + b"\0\0" * count + b"body"
         with pytest.raises(ProtocolError, match="1001 tagged fields") if is_refused else contextlib.nullcontext():
             assert bytes(decode_request_header(frame).body) == b"body"
 

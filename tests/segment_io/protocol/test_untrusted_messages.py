@@ -17,7 +17,7 @@ from sediment.segment_io.errors import ProtocolError
 from sediment.segment_io.protocol import compiler
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.compiler import is_structure
-from sediment.segment_io.protocol.primitives import write_varint
+from sediment.segment_io.protocol.primitives import write_unsigned_varint
 from sediment.segment_io.protocol.schema import FieldSchema, message_lines
 from tests.segment_io.protocol.random_messages import message_versions, random_message
 
@@ -92,7 +92,7 @@ def test_all_arrays_of_a_request_have_a_limited_number_of_elements_together(flex
 
 def test_unknown_tagged_fields_count_as_elements():
     for count, is_refused in ((compiler.MAX_REQUEST_ELEMENTS, False), (compiler.MAX_REQUEST_ELEMENTS + 1, True)):
-        frame = m.HeartbeatRequest().to_bytes(4)[:-1] + write_varint(count) + bytes((100, 0)) * count
+        frame = m.HeartbeatRequest().to_bytes(4)[:-1] + write_unsigned_varint(count) + bytes((100, 0)) * count
         with pytest.raises(ProtocolError, match="elements") if is_refused else contextlib.nullcontext():
             m.HeartbeatRequest.decode(frame, 4)
 

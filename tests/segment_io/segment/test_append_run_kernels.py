@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sediment.segment_io.compiled.padding import padded_copy
-from sediment.segment_io.protocol.primitives import MalformedError, read_varint, write_varint
+from sediment.segment_io.protocol.primitives import MalformedError, read_unsigned_varint, write_unsigned_varint
 from sediment.segment_io.segment.append_run_kernels import (
     RUN_BATCH,
     RUN_BATCH_BYTES,
@@ -26,7 +26,7 @@ TAILS = {True: b"\0\0\0", False: b""}
 
 
 def request(records: bytes, *, correlation: int = 7, is_flexible: bool = True) -> bytes:
-    size = write_varint(len(records) + 1) if is_flexible else struct.pack(">i", len(records))
+    size = write_unsigned_varint(len(records) + 1) if is_flexible else struct.pack(">i", len(records))
     body = START[:4] + struct.pack(">i", correlation) + START[8:] + size + records + TAILS[is_flexible]
     return struct.pack(">i", len(body)) + body
 
@@ -57,7 +57,7 @@ def expected(data: bytes, *, is_flexible: bool) -> list[tuple[int, int, bytes]]:
             break
         try:
             if is_flexible:
-                length, at = read_varint(memoryview(body), len(START))
+                length, at = read_unsigned_varint(memoryview(body), len(START))
                 length -= 1
             else:
                 (length,) = struct.unpack_from(">i", body, len(START))
