@@ -3,7 +3,6 @@
 1. The driver lists the directories, and completes interrupted replacements.  In place, it holds their locks.
 2. Tasks view, plan and clean the partitions.
 3. The driver commits the groups of each partition, one at a time, in ascending order.  Then it writes the checkpoint.
-4. The driver makes the report.
 
 `rewriting.flow.perform` is this flow.  This module has what `compact` decides, its table and its sentences; the
 partitions are cleaned by `cleaning.in_place`, `cleaning.hand_off` or `cleaning.to_output`.

@@ -45,7 +45,6 @@ def _to_fetch(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def fetch_jars() -> tuple[Path, ...]:
-    """Fetch Delta's JARs with Spark's resolver from the repositories in Spark's configuration; return their paths."""
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         raise UsageError(
             "spark-submit fetches JARs before it starts a program", advice=f"give it --packages {coordinate()}"
@@ -79,7 +78,6 @@ def _fetched_from_remote() -> tuple[Path, ...]:
 
 
 def _not_fetched(error: UsageError) -> UsageError:
-    """Return the error of a download; if Java works, the network or the repositories are its cause."""
     advice = error.advice
     if advice == CHECK_SETTINGS:
         advice = "check the network, or name a repository in spark.jars.repositories"

@@ -161,7 +161,6 @@ def print_report(report: DoctorReport, console: Console) -> None:
 
 
 def _lines(check: Check, name_width: int, width: int) -> Iterator[Text]:
-    """Yield the lines of a check, wrapped to `width` only at blanks; a longer word, such as a path, is not broken."""
     status, name = check.status.ljust(len(WARNING)), f"  {check.name.ljust(name_width)}  "
     indent = " " * (len(status) + len(name))
     is_narrow = width - len(indent) < _LEAST_TEXT_WIDTH

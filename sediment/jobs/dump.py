@@ -229,7 +229,6 @@ class TableDump(Result):
 
 
 def print_rows(query: RowQuery, options: DumpOptions) -> int:
-    """Print or write the rows of `query` and return the exit status."""
     unreadable: list[UnreadableRange] = []
     status = EXIT_DONE
     if options.to is not None:
@@ -261,7 +260,6 @@ def _follow(query: RowQuery, ends: LogEnds, options: DumpOptions, unreadable: li
 
 
 def _print(batches: Iterator[pa.RecordBatch], request: TableRequest, options: DumpOptions) -> tuple[int, int]:
-    """Print rows in the format that the options select; return the exit status and the number of printed rows."""
     if options.form is Form.TABLE:
         return _print_table(batches, request, options)
     if options.form is Form.ARROW:
@@ -283,7 +281,6 @@ def _unreadable_text(unreadable: Sequence[UnreadableRange]) -> str:
 
 
 def _write(query: RowQuery, options: DumpOptions, to: Path, unreadable: list[UnreadableRange]) -> None:
-    """Write the rows as Parquet into the new directory `to`; use Spark for many rows, or if the caller requests it."""
     if to.exists():
         raise UsageError("the output already exists", path=str(to), advice="name a directory that does not exist")
     is_asked = options.master is not None or options.spark is not None
@@ -383,7 +380,6 @@ class _Checked:
         self.problems = 0
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Count the rows, including those that are not shown."""
         self.count += len(rows)
         self.problems += sum(row.get("problems") or 0 for row in rows)
 
@@ -669,7 +665,6 @@ def _run(given: DumpArguments) -> int:
 
 
 def _form(given: DumpArguments) -> Form:
-    """Return the output format of the rows on stdout; TABLE if the rows go to files instead."""
     follow = given.follow
     flags = {
         Form.JSON: given.as_json,
@@ -712,7 +707,6 @@ def _default_table(sources: Sequence[Source]) -> str:
 
 
 def _shown(request: TableRequest) -> tuple[str, ...]:
-    """Return the columns that a table for people shows; it leaves out columns that would make the table too wide."""
     own = [column.name for column in replace(request, columns=None, replicas=None).selected()]
     shown = _SHOWN.get(request.what)
     if shown is None:

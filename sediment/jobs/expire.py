@@ -268,7 +268,6 @@ class _Expiry:
             yield from pool.map(lambda pair: self._prepare(*pair), pairs)
 
     def _prepare(self, directory: SelectedDirectory, partition: TopicPartition) -> ExpiryTask | ExpiryReport:
-        """Return the task of a partition, or its report if there is nothing to delete."""
         failed = partial(ExpiryReport, str(partition), str(directory.path), FAILED)
         if self._run.stop.is_set():
             return failed(*_STOPPED)
@@ -376,7 +375,6 @@ class _Expiry:
 
     # ---------------------------------------------------------------------------------------------------------- archive
     def _archived(self, path: str, expiring: Sequence[ExpiryTask]) -> tuple[list[ExpiryTask], list[ExpiryReport]]:
-        """Return the partitions whose expired segments are now in the archive, and reports of the other partitions."""
         from sediment.jobs.expiring.archive import archive_segments
 
         wanted = {
@@ -397,7 +395,6 @@ class _Expiry:
     def _begin_originals(
         self, kept_in: KeptIn, expiring: Sequence[ExpiryTask]
     ) -> tuple[KeptOriginals | None, list[ExpiryTask], list[ExpiryReport]]:
-        """Return the backup links, the partitions that their catalogue durably lists, and reports of the others."""
         listed: list[ExpiryTask] = []
         failed: list[ExpiryReport] = []
         before: list[OriginalPartition] = []
@@ -462,7 +459,6 @@ class _Expiry:
 
 
 def _warn_before(expiring: Sequence[ExpiryReport]) -> None:
-    """Log the warnings of the partitions whose segments are deleted next, if nobody is asked."""
     names: dict[str, list[str]] = {}
     for report in expiring:
         for warning in report.warnings:
@@ -562,7 +558,6 @@ def _is_full(error: Exception) -> bool:
 
 
 def _carried_out(report: ExpiryReport, view: LogView, plan: RetentionPlan) -> ExpiryReport:
-    """Return `report` with the segments that remain and those that are deleted after `plan` is carried out."""
     return replace(
         report,
         log_start_offset=plan.log_start_offset,
@@ -575,7 +570,6 @@ def _carried_out(report: ExpiryReport, view: LogView, plan: RetentionPlan) -> Ex
 
 
 def _broken_off(each: ExpiryTask, error: SedimentError | OSError, fs: Fs) -> ExpiryReport:
-    """Return the report of a partition whose deletion failed midway."""
     code, text = describe(error)
     if code == "no-space" and isinstance(error, OSError):
         text = f"the disk is full ({error.filename})"

@@ -157,7 +157,6 @@ def row_of_partition(
     target: Path,
     pins: tuple[str, ...],
 ) -> Row:
-    """Return the row of a partition of a run; `status` is (status, reason code, reason)."""
     held: HeldFiles = held_files(run, entry, target)
     return row_type(
         entry.partition,
@@ -176,7 +175,6 @@ def row_of_partition(
 
 
 def _undoable(history: History, target: Path, fs: Fs) -> dict[tuple[str, str, str], tuple[str, str | None, str | None]]:
-    """Return status, reason code and reason of each partition of each run."""
     found: dict[tuple[str, str, str], tuple[str, str | None, str | None]] = {}
     for log_dir, name in history.partitions():
         runs = history.runs_of(log_dir, name)

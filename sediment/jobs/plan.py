@@ -3,7 +3,6 @@
 1. The driver lists and selects the partitions.
 2. Tasks view each partition, apply the rules, and take a sample.
 3. With --exact, tasks also clean the partitions in memory.
-4. The driver prints the table or the JSON.
 
 Invariants: nothing is written and no lock is taken.  After reading a partition, or cleaning it in memory for --exact, a
 task checks that its segments are still the listed segments.  The rule that blocks a partition also provides the
@@ -220,7 +219,6 @@ class PlanningTask:
         return self.cleaning.config.compacts and self.quarantine is None
 
     def weight(self) -> int:
-        """Return the number of bytes to sample for planning; tasks are packed by this number."""
         return min(self.cleaning.weight(), self.sample_bytes)
 
     def effort_bytes(self) -> int:
@@ -233,7 +231,6 @@ class PlanningTask:
         return _PARTITION_BYTES + sampled_bytes + (replayed_bytes + searched_bytes) // _HEADERS
 
     def _looks_idle(self) -> bool:
-        """Return True if the checkpoint is in the active segment, so that --force searches for expired tombstones."""
         first_dirty, segments = self.cleaning.checkpoints.first_dirty, self.cleaning.listing.segments
         return first_dirty is not None and bool(segments) and first_dirty >= segments[-1].base_offset
 
@@ -431,7 +428,6 @@ def _with_keyless(found: PartitionPlan, count: int, *, is_sampled: bool) -> Part
 def _left_alone(
     found: PartitionPlan, reason: str, records_without_key: int, *, sampled_bytes: int = 0
 ) -> PartitionPlan:
-    """Return the plan of a partition that `compact` does not clean because of its records without a key."""
     return replace(
         found,
         status=BLOCKED,

@@ -147,7 +147,6 @@ def serve(options: ServerOptions, *, metrics_file: Path | None = None, quiet: bo
 
 @contextmanager
 def _stopped_if_start_was() -> Iterator[None]:
-    """Raise `RunStopped` if a signal interrupts the start of the server in this block."""
     try:
         yield
     except StartStoppedError as error:
@@ -297,7 +296,6 @@ def _backend(
 
 
 def _format(directory: Path, settings: Settings, fs: Fs, messages: Any) -> None:
-    """Make the log directory of a new node, unless the directory is already in use by a node."""
     from sediment.engine.clone.new_node import DEFAULT_NODE_ID, format_new_node, is_new
 
     node_id = settings.node_id or DEFAULT_NODE_ID

@@ -5,11 +5,10 @@
 3. The driver checks that the files are unchanged, and merges: one commit contains the rows and the progress.
 
 A refresh takes effect exactly once.  One MERGE writes the rows, and the metadata of its commit records the next offset
-to read in each partition.  If two runs start from the same progress, both try to commit a refresh with the same number.
-The number identifies a Delta application transaction, so Delta refuses the second commit.
+to read in each partition.
 
-Invariants: only the table is written.  The table contains only records that a READ_COMMITTED consumer gets.  A
-partition that cannot be read keeps its rows and its progress; the others are refreshed.
+The table contains only records that a READ_COMMITTED consumer gets.  A partition that cannot be read keeps its rows and
+its progress; the others are refreshed.
 """
 
 from __future__ import annotations
@@ -364,11 +363,9 @@ def _read(spark: SparkSession, planned: Sequence[_Planned]) -> _Read:
 
 
 def _cut(planned: Sequence[_Planned], slots: int) -> Iterator[tuple[int, tuple[ScanTask, ...]]]:
-    """Yield (index of a partition, slices that one task reads together).
-
-    The function makes few such groups, because a key can have a row in each group.
-    """
+    """Yield (index of a partition, slices that one task reads together)."""
     total_bytes = sum(map(_size_bytes, planned))
+    # The function makes few such groups, because a key can have a row in each group.
     part_bytes = max(total_bytes // slots, _PART_BYTES)
     for owner, partition in enumerate(planned):
         for scan_tasks in pack_in_order(partition.scan_tasks, lambda each: each.slice.size_bytes, part_bytes):
@@ -399,10 +396,7 @@ def _shuffle_by_size(spark: SparkSession, planned: Sequence[_Planned]) -> None:
 
 # ----------------------------------------------------------------------------------------------------------- refreshing
 def refresh(options: CommonOptions, own: SnapshotOptions, as_of: AsOf | None, spark: SparkSession) -> SnapshotReport:
-    """Refresh the table at `own.to` from the selected partitions of `options.log_dirs`.
-
-    If `as_of` is None, the run writes the latest state.
-    """
+    """If `as_of` is None, the run writes the latest state."""
     for attempt in range(_ATTEMPTS):
         try:
             with delta_failures(own.to):
@@ -479,6 +473,8 @@ class _Run:
                 self._table.fill(rows, progress)
             else:
                 self._table.merge(rows, _stale_rows(good), _by_topic(good), progress)
+        # If two runs start from the same progress, both try to commit a refresh with the same number.  The number
+        # identifies a Delta application transaction, so Delta refuses the second commit.
         except DeltaConcurrentModificationException as error:
             raise _refreshed_by_another(self._own.to) from error
         outcome = self._table.outcome(self._run_id)
@@ -626,7 +622,6 @@ def _check_output(to: str, log_dirs: Sequence[Path]) -> None:
 
 
 def snapshot(options: CommonOptions, own: SnapshotOptions) -> SnapshotReport:
-    """Refresh the table in a separate Spark session."""
     _check_output(own.to, options.log_dirs)
     logs = _logs(options, Fs())
     as_of = parse_as_of(own.as_of_offset, own.as_of_ms, [str(log.partition) for log in logs])

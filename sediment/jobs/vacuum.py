@@ -150,7 +150,6 @@ class VacuumOptions:
     as_json: bool = json_option()
 
     def older_than_ms(self) -> int | None:
-        """Return the age of the originals to remove; None to remove none."""
         if self.older_than is None and self.pin is None and self.unpin is None:
             raise UsageError("no age of the originals is given", advice="give --older-than, such as 7d")
         if (self.pin is None) != (self.run_id is None):

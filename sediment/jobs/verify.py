@@ -4,10 +4,6 @@
 2. Tasks compare each pair: the headers of both logs, then records and batches, then bytes and files.
 3. The driver makes the reports of all pairs.
 
-One task compares a partition; small partitions share a task.  A large partition that would leave CPUs of this machine
-idle is compared by several threads.  If there is little data, this process makes the comparison, because Spark would
-take longer to start.
-
 The cleaner's code is not used: `verification` defines the rules independently.
 
 Invariant: a partition is CORRECT only if every check was made and found no difference.
@@ -90,13 +86,14 @@ def _weight(pair: Pair) -> int:
 
 
 def _results(pairs: Sequence[Pair], options: CommonOptions) -> Iterator[_Result]:
-    """Compare the pairs on Spark, or in this process if there is little data and no option asks for Spark."""
+    # If there is little data, this process makes the comparison, because Spark would take longer to start.
     if not options.asks_for_spark and sum(map(_weight, pairs)) <= _LITTLE_BYTES:
         yield from run_here([replace(pair, slots=available_slots()) for pair in pairs], compare_pair)
         return
     with spark_context(options.master, "sediment verify") as sc:
         group = f"sediment-verify-{uuid.uuid4().hex}"
         # On a cluster, the idle slots can be on other machines.
+        # A large partition that would leave CPUs of this machine idle is compared by several threads.
         slots = sc.defaultParallelism if re.match(r"local(\[|$)", str(sc.master)) else 1
         for results in run_on_executors(sc, with_slots(pairs, slots), compare_pair, _weight, group=group):
             yield from results

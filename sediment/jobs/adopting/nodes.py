@@ -1,10 +1,7 @@
 """The future node of an adopted directory.
 
-    NewNode       the directory has no metadata log; a new node creates one from bootstrap.checkpoint
-    StoppedNode   the directory has a metadata log; its node is stopped and is the sole voter of its quorum
-
-Each class plans the run before the first change, builds the metadata records, and writes the files outside the
-partition folders.
+NewNode       the directory has no metadata log; a new node creates one from bootstrap.checkpoint
+StoppedNode   the directory has a metadata log; its node is stopped and is the sole voter of its quorum
 """
 
 from __future__ import annotations
@@ -89,9 +86,7 @@ class OwningNode(Protocol):
         """The properties file to start the node with; None if it is not in the directory."""
         ...
 
-    def changes(self, run_id: str) -> list[str]:
-        """Describe the files that `write` creates, replaces or extends, in one line for each kind of change."""
-        ...
+    def changes(self, run_id: str) -> list[str]: ...
 
     def records(self, clones: Clones) -> list[bytes]: ...
 
@@ -151,7 +146,6 @@ class NewNode:
 
 
 def _new_node(source: SourceCluster, own: AdoptOptions) -> CloneNode:
-    """Return the node that the options name, or the node that already owns the directory."""
     meta = source.meta
     node_id = own.node_id
     if node_id is None:
@@ -233,7 +227,6 @@ def _replaced(names: Sequence[str], run_id: str) -> str:
 
 
 def _check_own(own: AdoptOptions, node: CloneNode) -> None:
-    """Check that no option names another node or requests files that the node already has."""
     for option, given, ours in (
         ("--node-id", own.node_id, node.node_id),
         ("--cluster-id", own.cluster_id, node.cluster_id),

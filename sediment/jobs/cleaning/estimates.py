@@ -25,10 +25,10 @@ def find_resources(sc: Any | None, all_bytes: int, *, asked: Strategy | None) ->
     """Return the resources of a run over `all_bytes` of logs; the choice of a strategy depends on these resources.
 
     Without a SparkContext, these are the resources of Spark's default master, which uses all CPUs of this process.
-    Half of this host's memory is divided evenly among the tasks that run at the same time.  The hosts of the executors
-    are assumed to have as much memory as this host.
     """
     slots = available_slots() if sc is None else max(1, sc.defaultParallelism)
+    # Half of this host's memory is divided evenly among the tasks that run at the same time.  The hosts of the
+    # executors are assumed to have as much memory as this host.
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return Resources(asked, slots, all_bytes, memory_bytes // 2 // slots)
 
@@ -43,10 +43,7 @@ def strategy_for(task: CleaningTask, plan: CleaningPlan, estimate: Callable[[], 
 
 
 def check_headroom(plan: CleaningPlan, fs: Fs, writer: WriteBehind, estimate: Callable[[], Estimate]) -> None:
-    """Check that the survivors fit on the disk, because all groups are written before a commit frees their sources.
-
-    If the estimate is too low, the disk fills up while the log is cleaned, and nothing is committed.
-    """
+    """Check that the survivors fit on the disk, because all groups are written before a commit frees their sources."""
     listing = plan.view.listing
     needed = plan.log_bytes
     if fs.free_bytes(listing.path) >= 2 * needed:
@@ -57,6 +54,7 @@ def check_headroom(plan: CleaningPlan, fs: Fs, writer: WriteBehind, estimate: Ca
     if free >= needed:
         return
     try:
+        # If the estimate is too low, the disk fills up while the log is cleaned, and nothing is committed.
         needed = estimate().log_bytes
     except CorruptBatchError:
         # Ignore the corrupt batch here: the cleaning finds and handles it.

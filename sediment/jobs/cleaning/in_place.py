@@ -6,8 +6,7 @@
 4. When a Spark task is done, commit its partitions, several at the same time (`commit_threads`).  Then write each
    directory's checkpoint and quarantine marks once.
 
-Invariants: only the driver renames files.  A partition is committed after its task has finished, and the checkpoint is
-written after the partition's last group.  Replaced files are removed in the background, and the locks are held until
+Invariants: only the driver renames files.  Replaced files are removed in the background, and the locks are held until
 the last of these files is removed.
 """
 
@@ -120,7 +119,6 @@ class CleanedInPlace(DirectoriesInPlace[PartitionReport]):
         return completed
 
     def rolled(self, task: CleaningTask) -> CleaningTask | None:
-        """Roll the active segment of a partition; return None after a failure, whose report is added."""
         if not self.run.dry_run:
             self._keep_before(task.listing.partition, task.log_dir)
         try:
@@ -171,11 +169,9 @@ class CleanedInPlace(DirectoriesInPlace[PartitionReport]):
                 progress.advance(report.bytes_before)
 
     def _nothing_to_clean(self, tasks: Sequence[CleaningTask]) -> list[PartitionReport] | None:
-        """Return a report for each task if no partition can be cleaned now; return None if one may be cleanable.
-
-        Opening a log loads compiled code.  The driver therefore opens logs only if their sizes suggest that there is
-        nothing to clean.
-        """
+        """Return a report for each task if no partition can be cleaned now; return None if one may be cleanable."""
+        # Opening a log loads compiled code.  The driver therefore opens logs only if their sizes suggest that there is
+        # nothing to clean.
         if self.run.options.asks_for_spark or len(tasks) > _FEW or any(task.expected_bytes() for task in tasks):
             return None
         results: list[Cleaned] = []
@@ -195,7 +191,6 @@ class CleanedInPlace(DirectoriesInPlace[PartitionReport]):
         return reports if self.run.dry_run else self._recorded(pairs, reports, [offset for _, offset in committed])
 
     def _committed(self, pair: tuple[CleaningTask, CleaningResult]) -> tuple[PartitionReport, int | None]:
-        """Commit one partition; return its report, and its new first dirty offset if the checkpoint must change."""
         task, result = pair
         if result.swap is not None and not self.run.dry_run:
             done: list[CleanedGroup] = []
@@ -274,7 +269,6 @@ class CleanedInPlace(DirectoriesInPlace[PartitionReport]):
         return list(rows)
 
     def concluded(self, rows: Sequence[PartitionReport]) -> list[PartitionReport]:
-        """Return the reports, with a failure for each partition whose replaced files could not be removed."""
         concluded = list(map(self._with_removal, rows))
         for before, after in zip(rows, concluded, strict=True):
             if after is not before:

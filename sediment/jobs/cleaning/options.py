@@ -203,10 +203,10 @@ class CleaningTask:
     def expected_bytes(self) -> int:
         """Return the `.log` bytes that cleaning will probably read; tasks are packed by this number.
 
-        The number is 0 if the bytes above the cleaner checkpoint are too few for the configured dirty ratio.  This is
-        an estimate: the exact rule in `compaction.cleanable_range` needs compiled kernels, which the driver does not
-        load.
+        The number is 0 if the bytes above the cleaner checkpoint are too few for the configured dirty ratio.
         """
+        # This is an estimate: the exact rule in `compaction.cleanable_range` needs compiled kernels, which the driver
+        # does not load.
         first_dirty, config, options = self.checkpoints.first_dirty, self.config, self.options
         *rolled, active = self.listing.segments or (None,)
         rolled_bytes = sum(segment.log_bytes for segment in rolled)

@@ -6,8 +6,7 @@
 * In splits: as in place, but many tasks clean.  Each task publishes the segments of its split, and other tasks copy the
   files that stay unchanged.
 
-Invariants: nothing in a source changes.  Tasks write only new files to the output, and a file belongs to the result
-only if the manifest names it.
+Tasks write only new files to the output, and a file belongs to the result only if the manifest names it.
 """
 
 from __future__ import annotations
@@ -43,8 +42,6 @@ _LOCAL = Fs()
 
 @dataclass(frozen=True, slots=True)
 class PublishTask(PartitionOutput):
-    """One partition to write; without `cleaning` the partition is copied byte for byte."""
-
     cleaning: CleaningTask | None = None
     scratch: Path | None = None
 
@@ -83,10 +80,7 @@ def publish_partition(task: PublishTask, attempt: str) -> PublishResult:
 
 # ------------------------------------------------------------------------------------------------------------ in place
 def _cleaned_in_place(task: PublishTask, cleaning: CleaningTask, attempt: str, on_bytes: OnBytes) -> PublishResult:
-    """Clean the partition from its source and copy its other files, or return a request to clean it in splits.
-
-    The driver's listing has only file names and sizes; every file is compared with this listing when it is read.
-    """
+    """The driver's listing has only file names and sizes; every file is compared with this listing when it is read."""
     fs = _source_fs(task, on_bytes)
     try:
         with errors_naming(task.shown, cleaning.listing.path), WriteBehind() as writer:

@@ -63,7 +63,6 @@ def settled(task: CleaningTask, result: CleaningResult) -> tuple[PartitionReport
 def partly_committed(
     task: CleaningTask, result: CleaningResult, swap: PreparedSwap, done: Sequence[CleanedGroup], code: str, reason: str
 ) -> PartitionReport:
-    """Return the report of a failed partition of which only the groups in `done` were replaced."""
     report = uncommitted(task, result)
     if not done:
         return replace(report, status=FAILED, reason_code=code, reason=reason)
@@ -91,7 +90,6 @@ def uncommitted(task: CleaningTask, result: CleaningResult) -> PartitionReport:
 
 
 def _strip(listing: LogListing, first_dirty_offset: int | None) -> tuple[StripSegment, ...]:
-    """Return the segments of a log before the run; the segment with the first dirty offset is shown as dirty."""
     bases = [segment.base_offset for segment in listing.segments]
     dirty_from = 0 if first_dirty_offset is None else max(bisect_right(bases, first_dirty_offset) - 1, 0)
     states = [CLEAN_SEGMENT] * dirty_from + [DIRTY_SEGMENT] * (len(bases) - dirty_from)
@@ -141,7 +139,6 @@ def _with_swap(report: PartitionReport, listing: LogListing, swap: PreparedSwap)
 
 
 def _with_reason(report: PartitionReport, code: str, sentence: str) -> PartitionReport:
-    """Return `report` with another reason appended to its text; its reason code stays the same."""
     reason = "; ".join(each for each in (report.reason, sentence) if each)
     return replace(report, reason_code=report.reason_code or code, reason=reason)
 

@@ -6,8 +6,7 @@
    bitmaps of each split to one task.
 3. Clean: one task per split writes synced `.part` files.
 
-Invariants: tasks exchange no key and no value; the driver receives only the names and sizes of parts.  A task returns
-an error as a value, so Spark does not retry a task that would fail again.
+Invariants: tasks exchange no key and no value; the driver receives only the names and sizes of parts.
 """
 
 from __future__ import annotations
@@ -86,7 +85,6 @@ def clean_partition_in_splits(
 
 
 def _failed(task: CleaningTask, error: SedimentError | OSError) -> CleanedInSplits | None:
-    """Clean a corrupt partition as a whole if --on-corruption is keep; otherwise, return the failed result."""
     result = failed_task(task, error)
     keeps = result.uncleanable is not None and task.options.on_corruption == KEEP
     return None if keeps else CleanedInSplits(result)
@@ -157,8 +155,6 @@ def _once(perform: Callable[[str], Outcome], _rows: Iterable[int]) -> Iterator[O
 
 @dataclass(frozen=True, slots=True)
 class SplitFailure:
-    """Error that ended the sweep of a split, or the reason why the log cannot be cleaned in these splits."""
-
     error: SedimentError | OSError | SplitNotApplicableError
 
 
@@ -173,8 +169,6 @@ class SplitJob:
 
 @dataclass(frozen=True, slots=True)
 class CleanedSplits:
-    """The groups of one or all splits, and the files that the tasks of these splits published."""
-
     groups: tuple[CleanedGroup, ...] = ()
     files: tuple[ManifestFile, ...] = ()
 

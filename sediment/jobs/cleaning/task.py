@@ -5,8 +5,6 @@
 3. Strategy `split`: scan if needed and return; many tasks clean the partition later.
    Strategy `whole`: sweep the log into `.part` files.
 4. Finish the writes while the task starts its next partition.
-
-Invariants: a task renames no file; an error of a partition is part of its result.
 """
 
 from __future__ import annotations
@@ -130,7 +128,6 @@ def start_cleaning(
 
 
 def survey_partition(task: CleaningTask, _attempt: str) -> SurveyResult | CleaningResult:
-    """Open and plan one partition; return its result if nothing is to be cleaned."""
     from sediment.compaction.grouping import plan_cleaning
 
     def survey() -> SurveyResult | CleaningResult:
@@ -173,11 +170,8 @@ def open_and_select(task: CleaningTask, fs: Fs, on_bytes: OnBytes | None = None)
 
 
 def check_listed(task: CleaningTask, fs: Fs, *, at_end: bool = False) -> None:
-    """Check that the segments on disk are the segments that the driver listed.
-
-    A dry run holds no lock, so it repeats this check at the end.  During a dry run or a hand-off, the broker or engine
-    may append to the active segment and roll it.
-    """
+    """Check that the segments on disk are the segments that the driver listed."""
+    # A dry run holds no lock, so it repeats this check at the end.
     if at_end and not task.dry_run:
         return
     listing = task.listing
@@ -191,13 +185,13 @@ def check_listed(task: CleaningTask, fs: Fs, *, at_end: bool = False) -> None:
             "a dry run takes no lock, so stop the broker or work on a copy; "
             "if no broker runs, check which disk is mounted here"
         )
+    # During a dry run or a hand-off, the broker or engine may append to the active segment and roll it.
     may_grow = task.dry_run or task.options.hand_off is not None
     if found != listed and not (may_grow and _is_grown(listed, found)):
         raise SourceChangedError(what, partition=str(listing.partition), path=str(listing.path), advice=advice)
 
 
 def _is_grown(listed: tuple[SegmentRef, ...], found: tuple[SegmentRef, ...]) -> bool:
-    """Return True if `found` starts with the segments in `listed`; only the last of these segments may have grown."""
     if not listed:
         return True
     *closed, active = listed

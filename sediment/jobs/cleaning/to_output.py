@@ -4,12 +4,8 @@
 2. Tasks view and plan the partitions.  They clean each partition into the output, or copy it to the output.
 3. The driver compares the sources with their listing, then writes the checkpoints and the manifest.
 
-The module `output_task` contains the tasks.  Partitions that are cleaned in splits are cleaned last, one at a time,
-because each of them uses all task slots.
-
-Invariants: the run neither changes nor locks a source.  Instead of a lock, the run lists the source again at the end.
-It completes the output only if nothing in the source changed.  The output contains every partition; a partition that
-was skipped or failed is copied unchanged.
+Invariants: the run neither changes nor locks a source.  The output contains every partition; a partition that was
+skipped or failed is copied unchanged.
 """
 
 from __future__ import annotations
@@ -109,7 +105,6 @@ class CleanedCopy(Destination[PartitionReport]):
         return listing
 
     def rolled(self, task: CleaningTask) -> CleaningTask | None:
-        """Return `task`, which rolls the active segment in a copy."""
         return task
 
     def begin(self, _planned: Sequence[Work]) -> Mapping[Path, tuple[LogListing, CleaningResult]]:
@@ -179,6 +174,8 @@ class CleanedCopy(Destination[PartitionReport]):
                     to_split.append((each.item, each.item.cleaning, asked))
                 else:
                     yield each
+        # Partitions that are cleaned in splits are cleaned last, one at a time, because each of them uses all task
+        # slots.
         for task, cleaning, asked in to_split:
             if self._is_over():
                 yield TaskResult(task, None, NotStartedError("the run was stopped"))
@@ -226,7 +223,6 @@ class CleanedCopy(Destination[PartitionReport]):
     def _settled(
         self, finished: TaskResult[PublishTask, PublishResult], copied: PartitionReport | None
     ) -> PartitionReport:
-        """Return the report of a partition; `copied` is the report if the partition is copied without cleaning."""
         task, result = finished.item, finished.result
         if result is None or result.files is None:
             return self._lost(task, result, finished.error)
@@ -243,7 +239,6 @@ class CleanedCopy(Destination[PartitionReport]):
         return self._located(report, task)
 
     def _lost(self, task: PublishTask, result: PublishResult | None, error: Exception | None) -> PartitionReport:
-        """Report a partition that could not be written to the output, and start no further partition."""
         if not self.run.stop.is_set() and result is not None and result.error is not None:
             code, reason = result.error
         elif not self.run.stop.is_set() and self._give_up.is_set():
@@ -275,7 +270,6 @@ class CleanedCopy(Destination[PartitionReport]):
         ]
 
     def _completed(self) -> set[str] | None:
-        """Complete the output; return None, or the partitions that changed as `OutputDirectory.complete` does."""
         if self._give_up.is_set():
             self._output.abandon()
             return None

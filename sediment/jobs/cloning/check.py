@@ -1,6 +1,6 @@
 """`sediment clone --check DIR`: compare the files of a copy with its manifest, and report the differences.
 
-The copy is a clone or an output of `compact --output`.  The check changes nothing in the copy and takes no lock.
+The copy is a clone or an output of `compact --output`.
 """
 
 from __future__ import annotations
@@ -86,7 +86,6 @@ class CopyCheckReport(RunReport[CheckedCopyPartition]):
 
 
 def check_clone(options: CommonOptions, where: str, *, stop: threading.Event | None = None) -> CopyCheckReport:
-    """Check the copy in the directory `where`, a path or a URI."""
     started = time.monotonic()
     others = ["SOURCE"] * bool(options.log_dirs) + [name for name, _ in options.given if name not in _OPTIONS]
     if others:

@@ -52,7 +52,6 @@ class CloneRequest:
 
 
 def parse_listen(text: str) -> Endpoint:
-    """Return the address of the broker, `HOST:PORT`."""
     endpoint = parse_endpoint(text, "--listen", least_port=1)
     if endpoint.port > _MOST_PORT:
         raise UsageError(f"--listen {text!r} leaves no port for the controller", advice="choose a lower port")
@@ -96,7 +95,6 @@ def parse_until_offsets(texts: Iterable[str]) -> dict[TopicPartition, int]:
 
 
 def check_cluster_id(text: str) -> str:
-    """Check that the cluster id has the form of Kafka's own ids, and return it."""
     try:
         parse_uuid(text)
     except ValueError as error:

@@ -408,7 +408,6 @@ def _perform(task: CloneTask, attempt: str) -> PartitionClone | tuple[str, str]:
 
 
 def _list_logs(plan: ClonePlan, fs: Fs) -> dict[TopicPartition, int]:
-    """Return the bytes of each source log, by its partition in the clone."""
     found = {}
     for partition in plan.partitions():
         replica = partition.replicas[0]
@@ -435,10 +434,6 @@ def _bytes_on_disk(partition: ClonedPartition, fs: Fs) -> int:
 
 
 def _names(plan: ClonePlan, finished: Iterable[_Finished]) -> ClonedNames:
-    """Return the partitions and producers to which coordinators' records may refer.
-
-    `finished` are the clones of the partitions that clients write to.
-    """
     topics = plan.topics.values()
     return ClonedNames(
         partitions=frozenset(each.source for each in plan.partitions()),

@@ -1,9 +1,5 @@
 """Copies of large partitions: several tasks copy a partition, before one task loads and completes its log.
 
-1. The driver lists the partition, and divides its files into pieces.
-2. Each task copies one piece.
-3. The driver passes the finished pieces to the task of the partition.
-
 The other steps of a clone read a log from its start to its end, so one task does them.
 """
 
@@ -42,14 +38,11 @@ class _PieceResult:
 
 
 def is_split(task: CloneTask, asked: Strategy | None, *, slots: int, all_bytes: int) -> bool:
-    """Return True if several tasks copy the partition of `task`; `asked` is the requested strategy, or None.
-
-    `all_bytes` is the size of all logs of the run, and `slots` is the number of tasks that run at the same time.
-    Linking takes almost no time, so a partition whose files are linked is split only if `asked` is split.
-    """
+    """Return True if several tasks copy the partition of `task`; `asked` is the requested strategy, or None."""
     if asked is not None:
         return asked is Strategy.SPLIT
     is_large = task.log_bytes >= SPLIT_FROM_BYTES and task.log_bytes * slots > all_bytes
+    # Linking takes almost no time, so a partition whose files are linked is split only if `asked` is split.
     return is_large and slots > 1 and task.link is LinkMode.COPY
 
 
@@ -62,10 +55,7 @@ def with_copied_pieces(
     group: str,
     is_stopped: Callable[[], bool],
 ) -> tuple[list[CloneTask], list[TaskResult[CloneTask, tuple[str, str]]]]:
-    """Copy the partitions that are split; return the tasks to continue, and the results of tasks whose copy failed.
-
-    The tasks of partitions that are not split are returned unchanged.
-    """
+    """Copy the partitions that are split; return the tasks to continue, and the results of tasks whose copy failed."""
     slots = max(1, sc.defaultParallelism)
     ready: list[CloneTask] = []
     failed: dict[int, TaskResult[CloneTask, tuple[str, str]]] = {}

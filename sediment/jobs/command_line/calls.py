@@ -2,9 +2,7 @@
 
 Keywords are converted as on the command line, so they have the same types, ranges and choices.
 
-Invariants: nothing is printed, messages go to the log, and no signal handler changes.  A run that changes log
-directories works in its own thread.  Therefore, Ctrl-C interrupts the caller, but the run still finishes the group in
-progress and releases its locks.
+Invariants: nothing is printed, messages go to the log, and no signal handler changes.
 """
 
 from __future__ import annotations
@@ -38,10 +36,7 @@ _Outcome = TypeVar("_Outcome")
 def option_values(
     declared: Sequence[type], keywords: Mapping[str, Any]
 ) -> tuple[dict[str, Any], tuple[tuple[str, str], ...]]:
-    """Return two things: the values of the declared options, by field, and the given options as (name, text).
-
-    An option that is not in `keywords` has no value.
-    """
+    """Return two things: the values of the declared options, by field, and the given options as (name, text)."""
     context = click.Context(click.Command("call"))
     values: dict[str, Any] = {}
     given: list[tuple[str, str]] = []
@@ -71,7 +66,6 @@ def option_values(
 
 
 def _plain(keyword: str, value: Any, *, is_many: bool, is_flag: bool, joined: bool) -> Any:
-    """Return `value` in the form of the command line: paths and settings as texts, and several values as a tuple."""
     if is_flag:
         if not isinstance(value, bool):
             raise UsageError(f"{keyword} is {value!r}", advice="give True or False")
@@ -126,8 +120,6 @@ def call(
     *,
     needs_log_dir: bool = True,
 ) -> _Report:
-    """Return the report of `run(options, own)` for a command that changes no log directory."""
-
     def work(options: CommonOptions, own_options: _Own) -> _Report:
         return options.recorded(run(options, own_options))
 
@@ -159,7 +151,6 @@ def call_until_stopped(
 
 
 def call_plainly(own: type[_Own], run: Callable[[_Own], _Outcome], keywords: Mapping[str, Any]) -> _Outcome:
-    """Return the result of `run(own)` for a command without the common options."""
     try:
         with errors_in_python((own,)):
             values, _ = option_values((own,), keywords)
@@ -200,7 +191,6 @@ def checked_session(spark: Any) -> Any:
 
 
 def log_dirs_of(config: Any) -> tuple[str, ...]:
-    """Return the `log.dirs` of the files that the keyword `config` names."""
     with errors_in_python((GivenOptions,)):
         values, _ = option_values((GivenOptions,), {"config": config})
         return tuple(map(str, load_run_settings(values["configs"], ()).log_dirs()))

@@ -19,8 +19,6 @@ Commands = Mapping[str, tuple[str, str]]
 
 
 class CommandGroup(click.Group):
-    """Group of commands in sections; help and completion start fast, because they load no command."""
-
     def __init__(self, *given: Any, sections: Mapping[str, Commands], **more: Any) -> None:
         super().__init__(*given, **more)
         self._sections = sections

@@ -9,18 +9,7 @@ Sources, strongest first:
     report = "…"                every command with this option, if it is declared `ALL`
     the default of the option
 
-The working directory is never searched, because other people may have put files into it.  For the same reason, the
-default file is refused if anybody but this user and root can change it.
-
-An unknown variable SEDIMENT_… is an error in three cases: the rest of its name begins with the name of this command, is
-one of the command's options, or resembles a known variable.  Other unknown variables are ignored, because other
-programs may use the same prefix.
-
-Repeated options: an option that has one value must not be on the command line twice, because its first value would be
-lost without a word.
-
-Invariants: only options that are declared so (`Option.from_settings`) have sources other than the command line.  An
-unknown name is an error, because a misspelt `dry-run` must not change data.
+Invariants: only options that are declared so (`Option.from_settings`) have sources other than the command line.
 """
 
 from __future__ import annotations
@@ -116,12 +105,6 @@ class ConfiguredCommand(click.Command):
                     _LOGGER.debug("--%s is from %s", long_name(option), where)
 
     def take_settings(self, context: click.Context, file: Path | None) -> None:
-        """Use the values in the settings file as defaults of the options, and check the names of environment variables.
-
-        Raises:
-            click.UsageError: the file cannot be read, others can change the default file, or a name in the file is
-                unknown or allowed only on the command line.
-        """
         self._check_environment(context)
         path = file or platformdirs.user_config_path("sediment") / _FILE_NAME
         content = _read(path, context, must_exist=file is not None)
@@ -137,10 +120,7 @@ class ConfiguredCommand(click.Command):
         return [value] if self._options()[key].multiple and not isinstance(value, list) else value
 
     def _check_given(self, context: click.Context, args: Sequence[str]) -> None:
-        """Check that no option with one value is given twice, and that no option was taken for the value of another.
-
-        A flag that has no opposite may be repeated.
-        """
+        """A flag that has no opposite may be repeated."""
         if context.resilient_parsing:
             return
         values, _, given = self.make_parser(context).parse_args(list(args))
@@ -154,6 +134,8 @@ class ConfiguredCommand(click.Command):
                     context.fail(f"--{long_name(parameter)} needs a value, but is followed by {value}; give its value")
             if count == 1 or parameter.multiple or parameter.count:
                 continue
+            # An option that has one value must not be on the command line twice, because its first
+            # value would be lost without a word.
             if not parameter.is_flag or parameter.secondary_opts:
                 context.fail(f"--{long_name(parameter)} is given {count} times, but takes one value; give it once")
 
@@ -190,11 +172,13 @@ class ConfiguredCommand(click.Command):
         return f"{key!r} is unknown{_nearest(key, known)}"
 
     def _check_environment(self, context: click.Context) -> None:
-        """Check the shared variables and the variables of this command; ignore the variables of other commands."""
         known = {variable for name in self._allowed() for variable in self._variables(name)}
         known |= {_variable(name) for name in FOR_ALL_COMMANDS} | {SETTINGS_VARIABLE}
         own = _variable(f"{self.name}-")
         of_others = tuple(_variable(f"{name}-") for name in command_names() if name != self.name)
+        # An unknown variable SEDIMENT_… is an error in three cases: the rest of its name begins with the name of this
+        # command, is one of the command's options, or resembles a known variable.  Other unknown variables are ignored,
+        # because other programs may use the same prefix.
         for name in sorted(os.environ.keys() - known):
             if not name.startswith(_PREFIX) or name.startswith(of_others) or _OF_KUBERNETES.fullmatch(name):
                 continue
@@ -205,6 +189,7 @@ class ConfiguredCommand(click.Command):
                 context.fail(
                     f"the variable {name} is not an option of all commands; set {own}{name.removeprefix(_PREFIX)}"
                 )
+            # An unknown name is an error, because a misspelt `dry-run` must not change data.
             nearest = _nearest(name, known)
             if name.startswith(own) or nearest:
                 context.fail(f"the variable {name} is unknown{nearest}")
@@ -259,7 +244,6 @@ def long_name(option: click.Parameter) -> str:
 
 
 def is_given(context: click.Context, name: str) -> bool:
-    """Return True if any source gave a value for the parameter `name`."""
     return context.get_parameter_source(name) in (
         ParameterSource.COMMANDLINE,
         ParameterSource.ENVIRONMENT,
@@ -288,6 +272,8 @@ def nearest_name(name: str, known: Mapping[str, _Named]) -> _Named | None:
 def _read(path: Path, context: click.Context, *, must_exist: bool) -> dict[str, Any]:
     try:
         if not must_exist:
+            # The working directory is never searched, because other people may have put files into it.  For the same
+            # reason, the default file is refused if anybody but this user and root can change it.
             path.lstat()
             check_path(path)
         return tomllib.loads(path.read_text(encoding="utf-8"))

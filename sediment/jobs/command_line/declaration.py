@@ -141,8 +141,6 @@ class NoOptions:
 
 @dataclass(frozen=True, slots=True)
 class Together:
-    """Several options that give one value: `value()` of a dataclass of options."""
-
     options: type
 
 
@@ -170,7 +168,6 @@ class DeclaredOption:
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """The possible values; empty if they are not listed."""
         if issubclass(self.type, Enum):
             return (*([self.option.none] if self.option.none else []), *(str(each.value) for each in self.type))
         return self.values.choices
@@ -198,10 +195,6 @@ def declared_options(declared: type) -> tuple[DeclaredOption, ...]:
 
 
 def filled(declared: type[_T], given: Mapping[str, Any]) -> _T:
-    """Return the dataclass with the given values, by the name of the field, and defaults for fields without a value.
-
-    `given` may have further names.
-    """
     values: dict[str, Any] = {}
     for name, each in _declarations(typing.cast(Any, declared)):
         if isinstance(each, Together):
@@ -238,7 +231,6 @@ def _declarations(declared: Any) -> tuple[tuple[str, DeclaredOption | Together],
 
 
 def _resolved(hint: Any) -> tuple[type, Values, bool]:
-    """Return the type of one value, what else is known about the values, and whether there may be several."""
     values, is_many = Values(), False
     while True:
         origin, arguments = typing.get_origin(hint), typing.get_args(hint)

@@ -32,7 +32,6 @@ class EncodingOptions:
     )
 
     def value(self) -> Encoding | None:
-        """Return the requested encoding; None if none of the options is given."""
         if self.codec is None and self.level is None and self.batch_bytes is None:
             return None
         return Encoding(None if self.codec is None else CODEC_NAMES.index(self.codec), self.level, self.batch_bytes)

@@ -158,7 +158,6 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
 
 
 def epilog(name: str) -> str | None:
-    """Return the end of a command's help, with each example on separate lines; None if the command has no examples."""
     examples = EXAMPLES.get(name, ())
     paragraphs = [f"\b\n  {what}:\n    {command}" for what, command in examples]
     return "\n\n".join(["Examples:", *paragraphs]) if paragraphs else None

@@ -88,7 +88,6 @@ class CommonOptions(GivenOptions):
         return RunSettings((self.settings, *self.other_nodes))
 
     def local_log_dirs(self) -> tuple[Path, ...]:
-        """Return the log directories that are on this machine, given as paths or as `file://` URIs."""
         return tuple(Path(path) for each in self.named_log_dirs() if (path := local_directory(each)) is not None)
 
     def open_directories(
@@ -105,11 +104,6 @@ class CommonOptions(GivenOptions):
         )
 
     def with_settings(self, settings: RunSettings) -> CommonOptions:
-        """Return the options with `settings`, and with the `log.dirs` of the `--config` files if no LOG_DIR was given.
-
-        Raises:
-            UsageError: no LOG_DIR was given, and a file has no `log.dirs`.
-        """
         first, *others = settings.nodes
         options = replace(self, settings=first, other_nodes=tuple(others))
         if self.log_dirs:
@@ -120,10 +114,6 @@ class CommonOptions(GivenOptions):
         )
 
     def messages(self) -> Console:
-        """Return the console for messages: stderr, or the log for a caller in Python.
-
-        The console is silent with --quiet, and draws no progress with --json.
-        """
         return self._console(quiet=self.quiet, plain=self.as_json)
 
     def _console(self, *, quiet: bool, plain: bool = False) -> Console:
@@ -132,10 +122,7 @@ class CommonOptions(GivenOptions):
         return message_console(quiet=quiet, plain=plain)
 
     def conclude(self, run: _Report, show: Callable[[_Report, Screen], None]) -> NoReturn:
-        """End a command: record its `run`, print it and exit with its status.
-
-        The exit status stays the same if the reader of stdout has closed the pipe; it is 1 if stdout is full.
-        """
+        """The exit status stays the same if the reader of stdout has closed the pipe; it is 1 if stdout is full."""
         run, report = self._recorded(run)
         status = EXIT_FAILED if run.failed else EXIT_DONE
         why = None
@@ -157,7 +144,6 @@ class CommonOptions(GivenOptions):
 
     @property
     def asks_for_spark(self) -> bool:
-        """True if the caller chose a Spark master or session; if not, a small run may work without Spark."""
         return self.master is not None or self.spark is not None or under_spark_submit()
 
     def recorded(self, run: _Report) -> _Report:
@@ -187,7 +173,6 @@ class CommonOptions(GivenOptions):
         return run, report
 
     def record_error(self, command: str, error: BaseException) -> None:
-        """Record a run of `command` that ended without a result: write the requested HTML report and metrics."""
         report = run_outputs.error_document(command, self.now_ms, error, error_text_of(error).sentence)
         with stop_on_signals():
             self._write_files(report, self._console(quiet=self.as_json and under_spark_submit()))
@@ -214,7 +199,6 @@ class CommonOptions(GivenOptions):
         return found
 
     def check_outputs(self) -> None:
-        """Check that the requested outputs of the run can be written."""
         log_dirs = self.local_log_dirs()
         if self.ledger is not None:
             from sediment.jobs.delta_lake import ledger
@@ -226,10 +210,7 @@ class CommonOptions(GivenOptions):
 
 
 def message_console(*, quiet: bool, plain: bool = False) -> Console:
-    """Return the console on stderr for messages; with `plain` it draws no progress.
-
-    Only a terminal wraps a message; in a file or a pipe, each message is one line.
-    """
+    """Only a terminal wraps a message; in a file or a pipe, each message is one line."""
     stream = stderr_log.stream_of_lines()
     if stream is not None:
         return LogConsole(stream, quiet=quiet)
@@ -330,10 +311,7 @@ def _screen_options(columns: Sequence[TableColumn[Any]]) -> list[click.Parameter
 def log_command(
     name: str, own: type[_Own], columns: Sequence[TableColumn[Any]], *, two_directories: bool = False
 ) -> Callable[[Callable[[CommonOptions, _Own], None]], ConfiguredCommand]:
-    """Make a function the command `name` on log directories, with the common options and those of the class `own`.
-
-    With `two_directories`, BEFORE and AFTER become the two `log_dirs`.
-    """
+    """With `two_directories`, BEFORE and AFTER become the two `log_dirs`."""
 
     def decorate(run: Callable[[CommonOptions, _Own], None]) -> ConfiguredCommand:
         def callback(**values: Any) -> None:

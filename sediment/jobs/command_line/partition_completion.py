@@ -23,7 +23,6 @@ def complete_path(_context: click.Context, _parameter: click.Parameter, incomple
 
 
 def complete_partition(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Return the partitions in the given directories whose names begin with `incomplete`, ordered by number."""
     from sediment.segment_io.format.names import by_number
 
     # While the value of an option is missing, click does not parse the arguments.

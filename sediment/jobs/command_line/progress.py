@@ -1,9 +1,4 @@
-"""Progress of a run: the finished share of the selected partitions and bytes, and of Spark's tasks.
-
-If stderr is a terminal, progress is shown on it as a bar.  In a notebook, progress is a bar if tqdm is installed.  If
-stderr is a file or a pipe, progress is one line every ten seconds.  Other Python callers, whose messages go to the log,
-see no progress.
-"""
+"""Progress of a run: the finished share of the selected partitions and bytes, and of Spark's tasks."""
 
 from __future__ import annotations
 
@@ -147,10 +142,7 @@ class _Lines(_Bar):
 
 
 def progress_line(label: str, completed: float, total: float, seconds: float, *, unit: str, speed: float) -> str:
-    """Return the progress line after `completed` of `total`; for sizes, it includes the speed and the time left.
-
-    `speed` is in bytes per second; 0 if it is not known.
-    """
+    """`speed` is in bytes per second; 0 if it is not known."""
     if unit != _BYTES:
         return f"{label}: {completed:,.0f} of {total:,.0f}{unit} in {_minutes(seconds)}"
     done = f"{label}: {human_bytes(int(completed))} of {human_bytes(int(total))} in {_minutes(seconds)}"
@@ -197,7 +189,6 @@ def _bar(
     clock: Callable[[], float],
     work: _WorkStart,
 ) -> _Bar | None:
-    """Return a progress bar or progress lines; None if the caller would see neither."""
     if console.quiet:
         return None
     if console.is_terminal:

@@ -35,7 +35,6 @@ _SPAN = re.compile(rf"([0-9]{{1,18}})({'|'.join(_UNIT_MS)})")
 
 
 def parse_bytes(text: str) -> int:
-    """Return a size such as 64k, 1.5GiB or 10GB in bytes; a plain number is bytes."""
     found = _SIZE.fullmatch(text)
     if found is None:
         raise UsageError(f"{text!r} is not a size", advice="give bytes, or a number with a unit, such as 64k or 10GB")
@@ -43,7 +42,6 @@ def parse_bytes(text: str) -> int:
 
 
 def parse_duration(text: str) -> int:
-    """Return a time span such as 7d, 36h, 90m, 30s, 500ms or 2w in milliseconds."""
     found = _SPAN.fullmatch(text)
     if found is None:
         raise UsageError(f"{text!r} is not a duration", advice="give a number and a unit, such as 7d, 36h or 2w")

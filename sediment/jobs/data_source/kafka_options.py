@@ -95,7 +95,6 @@ class Positions:
         return self.by_partition[partition] if self.same is None else self.same
 
     def check_covers(self, partitions: Collection[TopicPartition]) -> None:
-        """Check that the option names exactly `partitions`."""
         if self.same is not None:
             return
         missing, foreign = set(partitions) - self.by_partition.keys(), self.by_partition.keys() - set(partitions)

@@ -89,7 +89,6 @@ def _end(kafka: KafkaOptions, request: TableRequest, source: Source, fs: Fs) -> 
 
 
 def _checked(kafka: KafkaOptions, positions: Positions, request: TableRequest, source: Source, fs: Fs) -> int:
-    """Return the offset of a position in a source; if data loss is an error, check that the log contains it."""
     offset = positions.of(source.partition)
     if offset == EARLIEST_OFFSET:
         return ALL.first_offset

@@ -14,18 +14,14 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def in_one_sentence(function: _Function) -> _Function:
-    """Wrap a function so that Spark shows its SedimentError or OSError as one sentence.
-
-    By default, Spark prints the traceback of an error.  If SPARK_HIDE_TRACEBACK is set, Spark prints the error's class
-    with the module of the class; Python leaves out the module only for classes of `builtins`.  The wrapper sets
-    SPARK_HIDE_TRACEBACK for the whole process, because the error ends the process.
-    """
-
     @functools.wraps(function)
     def wrapped(*arguments: Any, **named: Any) -> Any:
         try:
             return function(*arguments, **named)
         except (SedimentError, OSError) as error:
+            # By default, Spark prints the traceback of an error.  If SPARK_HIDE_TRACEBACK is set, Spark prints the
+            # error's class with the module of the class; Python leaves out the module only for classes of `builtins`.
+            # The wrapper sets SPARK_HIDE_TRACEBACK for the whole process, because the error ends the process.
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
             raise _as_sentence(error) from error
 

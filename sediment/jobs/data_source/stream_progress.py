@@ -40,8 +40,6 @@ class OnDataLoss(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FoundEnd:
-    """The offset at which a read of a partition would end now."""
-
     source: Source
     offset: int
     identity: PartitionIdentity
@@ -88,7 +86,6 @@ class StreamProgress:
         return {**start, **{name: entry for name, entry in reached.items() if entry is not None}}
 
     def ranges(self, start: StreamOffsets, end: StreamOffsets) -> Iterator[tuple[Source, Bounds, str | None]]:
-        """Yield the source, the offsets and the topic id of each partition with data between `start` and `end`."""
         wanted = {name: entry for name, entry in end.items() if start.get(name) != entry}
         sources = self._ends.sources()
         found = {
@@ -153,7 +150,6 @@ class StreamProgress:
         return max(end.offset, end_offset(READ_UNCOMMITTED, end.source, self._fs))
 
     def _reached(self, found: FoundEnd, known: StreamOffset | None, begin: _Begin, offset: int) -> StreamOffset | None:
-        """Return the new entry of a partition; None if the partition was replaced while its mark was made."""
         if known is not None and known.mark is not None and not begin.is_moved and offset == known.offset:
             return known
         try:
@@ -174,7 +170,6 @@ class StreamProgress:
             return False
 
     def _present(self, name: str, found: FoundEnd | None, bounds: Bounds, end: StreamOffset) -> Bounds | None:
-        """Return the offsets within `bounds` that the log of `end` still has, and report the others as data loss."""
         if found is None:
             self._lost(name, bounds, "the partition was removed")
             return None

@@ -1,9 +1,5 @@
 """Options of a table that SQL creates: `CREATE TABLE … USING `kafka-log` OPTIONS (…)`.
 
-* CREATE TABLE passes the user's options and Spark's properties of the table.  The source returns a schema that contains
-  the user's options.
-* A later query passes no options.  The source reads the options from the schema that the catalog kept.
-
 Spark 4.2 gives a Python source the options of a table only when the table is created.  Spark keeps the schema that the
 source returned, including the metadata of its columns, and passes the schema to every query.  Therefore, this module
 puts the options into the metadata of the first column.
@@ -24,18 +20,15 @@ _METADATA_KEY = "kafka-log.options"
 
 
 def is_new_table(options: Mapping[str, str]) -> bool:
-    """Return True if `options` come from CREATE TABLE."""
     return _PROVIDER in options
 
 
 def given_options(options: Mapping[str, str]) -> dict[str, str]:
-    """Return the user's options, keyed by names in lower case, without the properties that Spark adds.
-
-    CREATE TABLE passes each option a second time with the prefix `option.`, except the path, which it turns into a URI.
-    """
     given = {name.lower(): value for name, value in options.items()}
     if not is_new_table(given):
         return {name: value for name, value in given.items() if name not in _OF_SPARK}
+    # CREATE TABLE passes each option a second time with the prefix `option.`, except the path, which it turns into a
+    # URI.
     stated = {
         name.removeprefix(_OPTION_PREFIX): value for name, value in given.items() if name.startswith(_OPTION_PREFIX)
     }

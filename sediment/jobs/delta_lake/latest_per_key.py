@@ -4,7 +4,7 @@ The task reads the committed records of its slices as pyarrow batches, and keeps
 It yields rows at the end, or earlier if memory is full.  Last, it yields a summary: the number of records, or an error.
 
 Each part may yield rows several times, and each yield may contain a row of the same key.  The row with the highest
-offset wins.  A tombstone is also a row.  Records without a key are left out.
+offset wins.  A tombstone is also a row.
 
 Invariants: a part has exactly one summary, after its records.  If a part cannot be read, only its summary reports the
 error.  Memory use is at most a few times HELD_BYTES, plus the largest batch.
@@ -149,7 +149,6 @@ def _bytes(batches: Sequence[pa.RecordBatch]) -> int:
 
 
 def latest_of(table: pa.Table) -> pa.Table:
-    """Return the last row of each key, in the order of the rows."""
     import numpy as np
     import pyarrow as pa
 

@@ -4,15 +4,7 @@
     PATH/runs           a row per run                     written last, so a run in it is complete
 
 The input is the JSON object that a command prints with `--json`.  Therefore, if a run could not be recorded, it can be
-recorded later from this output.  Fields without a column go into `other`, as JSON.
-
-The tables are written without a JVM and without JARs.  An append takes about ten milliseconds; Spark with Delta takes
-ten seconds to start.
-
-Invariants
-* A run is in each table once.  The commit of a run's rows has the run's id as its Delta application transaction
-  (`txn`).  A second append of the run finds this commit, and a concurrent append conflicts with this commit.
-* An error of the ledger must not fail a run, so `record` raises no error.
+recorded later from this output.
 """
 
 from __future__ import annotations
@@ -102,6 +94,7 @@ def record(report: str, path: str, messages: Console) -> bool:
         return True
     except (KeyboardInterrupt, SystemExit):
         raise
+    # An error of the ledger must not fail a run, so `record` raises no error.
     except BaseException as error:  # a panic in the library's Rust code is not a subclass of Exception
         saved = _save(report)
         kept = f"sediment history {path} --replay {saved}" if saved else f"this report: {report}"
@@ -117,11 +110,7 @@ def record(report: str, path: str, messages: Console) -> bool:
 
 
 def append(report: str, path: str) -> bool:
-    """Append the run with the JSON `report` to the ledger at `path`, unless the ledger already contains the run.
-
-    Returns:
-        True if a row was added.
-    """
+    """Append the run with the JSON `report` to the ledger at `path`, unless the ledger already contains the run."""
     run, partitions = _tables(report)
     run_id = run["run_id"][0].as_py()
     added = _append_once(f"{path}/{PARTITIONS}", partitions, run_id)
@@ -130,10 +119,14 @@ def append(report: str, path: str) -> bool:
 
 def _append_once(table_path: str, rows: pa.Table, run_id: str) -> bool:
     try:
+        # The tables are written without a JVM and without JARs.  An append takes about ten milliseconds; Spark with
+        # Delta takes ten seconds to start.
         from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
         from deltalake.exceptions import CommitFailedError, DeltaError
     except ImportError as error:
         raise package_missing() from error
+    # A run is in each table once. The commit of a run's rows has the run's id as its Delta application transaction
+    # (`txn`). A second append of the run finds this commit, and a concurrent append conflicts with this commit.
     once = CommitProperties(app_transactions=[Transaction(run_id, 1)])
     attempt = 0
     while True:
@@ -242,7 +235,6 @@ def _tables(report: str) -> tuple[pa.Table, pa.Table]:
 
 
 def _by_base_offsets(partition: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `partition` with base offsets in `segments`, and all other fields of segments in `segment_details`."""
     segments = partition.get("segments") or []
     if not any(isinstance(segment, dict) for segment in segments):
         return dict(partition)

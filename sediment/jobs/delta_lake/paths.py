@@ -23,7 +23,6 @@ def is_uri(path: str) -> bool:
 
 
 def local_directory(path: str) -> str | None:
-    """Return the local path if `path` is a path on this machine or a `file://` URI; return None for any other URI."""
     if not is_uri(path):
         return path
     uri = urlsplit(path)
@@ -35,7 +34,6 @@ def is_delta_table(path: str) -> bool:
 
 
 def outside_log_dirs(path: str, log_dirs: Iterable[Path]) -> None:
-    """Refuse a table inside a log directory."""
     local = local_directory(path)
     if local is None:
         return
@@ -62,14 +60,15 @@ def check_table_path(path: str) -> None:
 def table_filesystem(path: str) -> Any:
     """Return the pyarrow filesystem for the data files of the table at `path`.
 
-    For a table on this machine, this is Arrow's own filesystem.  The filesystem of deltalake is written in Python, so
-    Arrow may use it only in the caller's thread.  Otherwise a thread of Arrow may still have a file open when the
-    interpreter ends; CPython then unwinds that thread, and C++ aborts the process.
+    For a table on this machine, this is Arrow's own filesystem.
     """
     from pyarrow.fs import LocalFileSystem, PyFileSystem, SubTreeFileSystem
 
     local = local_directory(path)
     if local is not None:
+        # The filesystem of deltalake is written in Python, so Arrow may use it only in the caller's thread.  Otherwise
+        # a thread of Arrow may still have a file open when the interpreter ends; CPython then unwinds that thread, and
+        # C++ aborts the process.
         return SubTreeFileSystem(local, LocalFileSystem())
     from deltalake.fs import DeltaStorageHandler
 

@@ -35,8 +35,7 @@ class PartitionProgress:
     """State of one partition in the table: S(`next_offset`) of a log that started at `log_start_offset`.
 
     `mark` and `leader_epoch` show whether the log was replaced under the same name.  The epoch is the leader epoch of
-    the last offset below `next_offset`, or None if the directory does not contain it.  `now_ms` is the time of the last
-    refresh that read the partition.
+    the last offset below `next_offset`, or None if the directory does not contain it.
     """
 
     next_offset: int
@@ -101,10 +100,7 @@ def _number(value: Any) -> int:
 
 
 def parse_progress(text: str | None) -> RefreshProgress | None:
-    """Return the progress in a commit's metadata; None if the metadata contains no progress.
-
-    Any program may write such metadata, so every type and range is checked.
-    """
+    """Return the progress in a commit's metadata; None if the metadata contains no progress."""
     try:
         found: dict[str, Any] = json.loads(text or "null")
         if found[_MARK] != _FORMAT or found["kind"] not in (LATEST, AS_OF):
@@ -129,11 +125,11 @@ class Rebuild(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """State of a partition's log now.
+    """[`log_start_offset`, `end_offset`) is the committed range.
 
-    [`log_start_offset`, `end_offset`) is the committed range.  The log is clean below `first_dirty_offset`, which is
-    None if the log was never cleaned.  With `cleaner_unknown` the directory has no cleaner checkpoint.  `match` is the
-    result of a comparison of the log with the mark in the table's progress.
+    The log is clean below `first_dirty_offset`, which is None if the log was never cleaned.  With `cleaner_unknown` the
+    directory has no cleaner checkpoint.  `match` is the result of a comparison of the log with the mark in the table's
+    progress.
     """
 
     log_start_offset: int
@@ -214,12 +210,12 @@ def _tombstones_may_be_gone(
     """Return True if the cleaner may have removed a tombstone that the table has not read.
 
     The refresh that ended at `next_offset` came before the first cleaning of any tombstone at or above this offset.
-    After its first cleaning, the cleaner keeps a tombstone for delete.retention.ms (kafka-log 02 §6.3, §6.4).  If that
-    setting is unknown, it may have been 0.
     """
     cleaned = facts.cleaner_unknown or (
         facts.first_dirty_offset is not None and facts.first_dirty_offset > progress.next_offset
     )
+    # After its first cleaning, the cleaner keeps a tombstone for delete.retention.ms (kafka-log 02 §6.3, §6.4).  If
+    # that setting is unknown, it may have been 0.
     over = delete_retention_ms is None or now_ms - progress.now_ms >= delete_retention_ms
     return cleaned and facts.end_offset > progress.next_offset and over
 

@@ -44,7 +44,6 @@ _IVY_FOLDER = "~/.ivy2.5.2"
 
 # ----------------------------------------------------------------------------------------------------------------- JARs
 def coordinate() -> str:
-    """Return the Maven coordinate of the JARs for the installed delta-spark and pyspark."""
     try:
         delta = version("delta-spark")
     except PackageNotFoundError as error:
@@ -60,7 +59,6 @@ def coordinate() -> str:
 
 
 def fetched_jars(ivy_folder: Path) -> tuple[Path, ...]:
-    """Return Delta's own JARs that Ivy has fetched for `coordinate()`; empty if one is missing."""
     group, artifact, release = coordinate().split(":")
     folder = ivy_folder / "jars"
     needed = {folder / f"{group}_{artifact}-{release}.jar", folder / f"{group}_delta-storage-{release}.jar"}
@@ -134,10 +132,7 @@ def _extensions(settings: Mapping[str, str], given: SparkSession | None) -> str:
 
 
 def _load_jars(sc: Any, settings: Mapping[str, str]) -> None:
-    """Load Delta's classes into the driver and the executors unless they are loaded already.
-
-    The classes are loaded at run time, because spark-submit starts the JVM before this program begins.
-    """
+    """Load Delta's classes into the driver and the executors unless they are loaded already."""
     from py4j.protocol import Py4JJavaError
 
     jvm = sc._jvm
@@ -153,6 +148,7 @@ def _load_jars(sc: Any, settings: Mapping[str, str]) -> None:
             f"Spark has no Delta: the JARs of {coordinate()} are not on this machine",
             advice=f"fetch them with: {FETCH}",
         )
+    # The classes are loaded at run time, because spark-submit starts the JVM before this program begins.
     for jar in jars:
         loader.addURL(jvm.java.io.File(str(jar)).toURI().toURL())
         sc._jsc.addJar(str(jar))

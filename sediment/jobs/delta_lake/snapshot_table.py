@@ -1,10 +1,8 @@
 """The Delta table of `snapshot`: its rows, and the progress of each refresh in the metadata of the commit.
 
-    table property `sediment.snapshot`      kind of the table: the latest values, or the state at a moment
-    user metadata of a commit               progress: run, number of the refresh, offset of each partition
-    application transaction                 number of the refresh; Delta refuses a second refresh with the same number
-
-Invariant: a refresh is one commit, which contains both the rows and the progress.
+table property `sediment.snapshot`      kind of the table: the latest values, or the state at a moment
+user metadata of a commit               progress: run, number of the refresh, offset of each partition
+application transaction                 number of the refresh; Delta refuses a second refresh with the same number
 """
 
 from __future__ import annotations
@@ -57,7 +55,6 @@ class SnapshotTable:
         self.path = path if is_uri(path) else str(Path(path).absolute())
 
     def open(self, kind: str) -> RefreshProgress:
-        """Create the table unless it exists, and return its progress."""
         from delta.tables import DeltaTable
 
         if not DeltaTable.isDeltaTable(self._spark, self.path):
@@ -118,17 +115,15 @@ class SnapshotTable:
                 files.delete(path, False)
 
     def _progress_without_commits(self) -> RefreshProgress:
-        """Return the progress for a table whose log no longer contains a refresh: the run reads everything again.
-
-        The number of a refresh never exceeds the version of its commit.  Therefore, no refresh has used a number above
-        the table's version.
-        """
+        """Return the progress for a table whose log no longer contains a refresh: the run reads everything again."""
         properties = self._table().detail().select("properties").first()
         kind = (properties[0] if properties else {}).get(_KIND_PROPERTY)
         if kind is None:
             raise UsageError(
                 "this Delta table was not made by snapshot", path=self.path, advice="name a path that does not exist"
             )
+        # The number of a refresh never exceeds the version of its commit.  Therefore, no refresh has used a number
+        # above the table's version.
         return RefreshProgress(kind, "", self._commits(1)[0].version, {})
 
     def _commits(self, limit: int | None) -> list[Any]:
@@ -159,11 +154,12 @@ class SnapshotTable:
     ) -> None:
         """Replace the rows of the keys in `rows`; delete the other rows of the table for which `stale` is true.
 
-        `rows` has only rows of `partitions`, which lists partition numbers by topic.  Delta skips a file if it has no
-        row of a listed topic, or no row between the lowest and the highest listed partition.
+        `rows` has only rows of `partitions`, which lists partition numbers by topic.
         """
         from pyspark.sql import functions as f
 
+        # Delta skips a file if it has no row of a listed topic, or no row between the lowest and the highest listed
+        # partition.
         same_key = (
             f.col("t.topic").isin(list(partitions))
             & f.col("t.partition").between(min(map(min, partitions.values())), max(map(max, partitions.values())))
@@ -187,7 +183,6 @@ class SnapshotTable:
             merge.execute()
 
     def outcome(self, run_id: str) -> tuple[int, Mapping[str, str]] | None:
-        """Return the version and the metrics of a run's commit; None if the run did not commit."""
         for commit in self._commits(_LIKELY_COMMITS):
             progress = parse_progress(commit.userMetadata)
             if progress is not None:
@@ -196,16 +191,15 @@ class SnapshotTable:
 
 
 def _first_progress(commits: Sequence[Any]) -> RefreshProgress | None:
-    """Return the progress in the newest of `commits` that has one.
-
-    If the table was restored to an earlier version since, its rows are older than this progress.  Then the progress has
-    no partitions, so the run reads everything again; its number still counts, because Delta never forgets a number.
-    """
+    """Return the progress in the newest of `commits` that has one."""
     is_restored = False
     for commit in commits:
         is_restored |= commit.operation == _RESTORE
         found = parse_progress(commit.userMetadata)
         if found is not None:
+            # If the table was restored to an earlier version since, its rows are older than this progress.  Then the
+            # progress has no partitions, so the run reads everything again; its number still counts, because Delta
+            # never forgets a number.
             return replace(found, partitions={}) if is_restored else found
     return None
 

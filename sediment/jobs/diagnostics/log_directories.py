@@ -305,7 +305,6 @@ def _settings(paths: Sequence[Path], settings: RunSettings, fs: Fs) -> Check:
 
 
 def _unstated_topics(directories: Sequence[SelectedDirectory], fs: Fs) -> dict[str, Settings]:
-    """Return the topics whose cleanup.policy is not stated, each with its settings."""
     found = {}
     for directory in directories:
         topics = {partition.topic: partition for partition in directory.partitions}

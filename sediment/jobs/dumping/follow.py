@@ -4,11 +4,8 @@
 * The first round returns the records that the query selects, or the last of them.
 * Later rounds return every record that was appended.  A new partition is read from its beginning.
 
-A partition that was deleted and created again has another topic id or another directory, and is read as a new
-partition.  If a partition is deleted, even while it is being read, the reading of the others continues.
-
 Invariants: each record is returned exactly once.  Only complete batches are read, so a batch that the broker is still
-writing is read in a later round.  A signal ends the reading immediately, even if no record is selected.
+writing is read in a later round.
 """
 
 from __future__ import annotations
@@ -65,6 +62,7 @@ class Follower:
         last = self._query.last
         while not stop.is_set():
             batches = self._round(last)
+            # A signal ends the reading immediately, even if no record is selected.
             while (batch := _next_unless_stopped(batches)) is not None:
                 yield batch
                 if stop.is_set():
@@ -91,6 +89,7 @@ class Follower:
             try:
                 yield from self._partition(source, end, last)
             except (NotALogDirectoryError, SourceChangedError, FileNotFoundError):
+                # If a partition is deleted, even while it is being read, the reading of the others continues.
                 if self._is_present(source):
                     raise
                 self._on_removed(source, end)
@@ -98,6 +97,8 @@ class Follower:
     def _identify(self, name: str, found: PartitionIdentity) -> None:
         known = self._identities.get(name)
         self._identities[name] = found
+        # A partition that was deleted and created again has another topic id or another directory, and is read as a new
+        # partition.
         if known is not None and not known.is_same(found) and self._next.pop(name, None) is not None:
             self._on_notice(f"{name} was created again and is read from its beginning")
 
@@ -130,12 +131,10 @@ class Follower:
             yield from self._read(source, Bounds(first_offset=start, end_offset=end), None)
 
     def _go_back(self, source: Source, start: int) -> None:
-        """Go back to the log end offset if it is below the next offset to read, `start`.
-
-        A last stable offset below `start` does not prove a truncation.  The high watermark can decrease.  A broker may
-        also write a high watermark to its checkpoint after this process has read records above that high watermark.
-        """
         name, log_end = str(source.partition), end_offset(READ_UNCOMMITTED, source, self._fs)
+        # A last stable offset below `start` does not prove a truncation.  The high watermark can decrease.  A broker
+        # may also write a high watermark to its checkpoint after this process has read records above that high
+        # watermark.
         if log_end < start:
             self._next[name] = log_end
             self._on_notice(f"{name} was truncated to offset {log_end}")

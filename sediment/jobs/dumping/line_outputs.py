@@ -18,8 +18,6 @@ _QUOTED = frozenset('",\r\n')
 
 
 class LineOutput(Protocol):
-    """Output format of rows; a format may put bytes before the first row."""
-
     @property
     def head(self) -> bytes: ...
 
@@ -63,8 +61,6 @@ class CsvLines:
 
 @dataclass(frozen=True, slots=True)
 class FormattedLines:
-    """Messages in the format string of the caller, which also determines the bytes after each message."""
-
     format: MessageFormat
     for_terminal: bool
     head: bytes = b""

@@ -6,8 +6,8 @@ r"""Format strings of `dump --format`, with the tokens of kcat.
     %t  topic                      %p  partition                   %o  offset
     %%  a percent sign             \n \r \t \xHH \NNN              bytes; any other \c is c
 
-NNN is decimal, or octal with a leading 0.  A null key or value is empty.  Lengths count the bytes in the log, so a
-format with a length prints all records without decoding them.
+NNN is decimal, or octal with a leading 0.  Lengths count the bytes in the log, so a format with a length prints all
+records without decoding them.
 
 Source: kcat, `format.c`.
 """

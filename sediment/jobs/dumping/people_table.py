@@ -1,11 +1,9 @@
 """Rows of `dump` as a table for people, laid out for a pipe or for the width of a terminal.
 
-* A pipe gets every column and every row.
 * On a terminal, topic and partition share one column.  The least important columns are left out if they have no room.
 * On a terminal, one line counts the rows without a finding.  If there are more than ten empty logs, another line counts
   these logs.
 * On a terminal, configs are listed by topic, and committed offsets by group.  A heading counts as a row.
-* With --columns, the table has exactly these columns, and every row.
 
 Invariants: no name of a partition is left out or cut.  The text of a key, a value or a header has at most
 SHOWN_CHARACTERS.
@@ -73,8 +71,6 @@ def _group_heading(row: Mapping[str, Any]) -> str:
 
 
 class _Headings(NamedTuple):
-    """Headings in a table: the column by which they are sorted, their text, and the columns that they replace."""
-
     name: str
     text: Callable[[Mapping[str, Any]], str]
     replaced: frozenset[str]
@@ -105,7 +101,6 @@ class _EmptyLogs:
         return self.count > _MOST_EMPTY
 
     def takes(self, row: Mapping[str, Any]) -> bool:
-        """Return True if the next row of the table is an empty log, and count it."""
         log = row["topic"], row["partition"], row.get("log_dir")
         is_first, self._log = log != self._log, log
         is_empty = is_first and row["active"] and row["size"] == 0
@@ -199,7 +194,6 @@ def _left_out_text(request: TableRequest, count: int) -> str | None:
 
 
 def _with_one_name(columns: Sequence[TableColumn[dict[str, Any]]]) -> list[TableColumn[dict[str, Any]]]:
-    """Merge the columns for topic and partition; if the partition number is missing or -1, show only the topic."""
     names = [column.name for column in columns]
     if not {"topic", "partition"} <= set(names):
         return list(columns)

@@ -54,7 +54,6 @@ def _plain_value(value: Any) -> Any:
 
 
 def decoded(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the decoded key and value of a coordinator's or metadata record; empty for other records."""
     if any(name not in row for name in COLUMNS_FOR_DECODING):
         return {}
     key, value = row["key"], row.get("value")

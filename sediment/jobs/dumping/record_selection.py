@@ -28,7 +28,6 @@ class HeaderCondition:
 
     @classmethod
     def parse(cls, text: str) -> HeaderCondition:
-        """Parse NAME or NAME=VALUE."""
         name, equals, value = text.partition("=")
         if not name:
             raise UsageError(f"--header {text} has no name", advice="write NAME=VALUE, or NAME for any value")
@@ -37,8 +36,6 @@ class HeaderCondition:
 
 @dataclass(frozen=True, slots=True)
 class RecordSelection:
-    """Conditions on records; without `keys` and `headers`, every key and header is selected."""
-
     keys: tuple[bytes, ...] = ()
     headers: tuple[HeaderCondition, ...] = ()
     messages_only: bool = False

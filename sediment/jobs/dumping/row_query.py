@@ -1,8 +1,5 @@
 """Rows that `dump` reads, selected by table, sources, conditions on records, and the number of last records to show.
 
-The last records of a partition are found from its end: its slices are read from last to first, and the slices near the
-end are small.  Therefore, a large log is read only as far as necessary, and no part of it is read twice.
-
 Invariants: a query may be used several times, and each use reads the files again.  A query keeps in memory one batch,
 plus the last records if they are requested.
 """
@@ -52,7 +49,6 @@ class RowQuery:
 
     @property
     def is_whole(self) -> bool:
-        """True if the query has no conditions on records apart from the conditions in its request."""
         return self.last is None and self.selection == RecordSelection()
 
     def tasks(self, fs: Fs) -> list[TableTask]:
@@ -75,7 +71,6 @@ class RowQuery:
     def of_partition(
         self, source: Source, bounds: Bounds, last: int | None, fs: Fs, on_unreadable: _OnUnreadable
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the last `last` records of one source within `bounds`, or all of them if `last` is None."""
         request = self._read_request()
         request = replace(request, bounds=request.bounds & bounds)
         if last is None:
@@ -88,6 +83,9 @@ class RowQuery:
         self, request: TableRequest, source: Source, count: int, fs: Fs, on_unreadable: _OnUnreadable
     ) -> Iterator[pa.RecordBatch]:
         missing, found = count, deque[Sequence["pa.RecordBatch"]]()
+        # The last records of a partition are found from its end: its slices are read from last to first, and the slices
+        # near the end are small.  Therefore, a large log is read only as far as necessary, and no part of it is read
+        # twice.
         tasks = scan_tasks_from_end(request, source, fs)
         while missing and (scan_task := next(tasks, None)) is not None:
             tail = _tail(self._read(request, _task(scan_task), fs, on_unreadable), missing)

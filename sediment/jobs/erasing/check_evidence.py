@@ -4,9 +4,6 @@
     figures       the conclusions of the document follow from its lists
     files         every segment is unchanged since the run, and no other file could contain erased records
 
-After the erasure, a running broker may append records after the last segment in the evidence, and retention may delete
-the first segments.  Both changes are notes, not problems.
-
 Invariant: nothing is written, no lock is taken, and no record is decoded.
 """
 
@@ -206,7 +203,6 @@ def _logs(files: Iterable[FileDigest]) -> list[str]:
 
 # --------------------------------------------------------------------------------------------------------- directories
 def check_directories(evidence: Evidence, log_dirs: Sequence[Path], fs: Fs) -> list[CheckedPartition]:
-    """Return a result for each partition in the evidence; partitions outside `log_dirs` are skipped."""
     place_of = {str(_recorded(log_dir, evidence, fs)["path"]): log_dir for log_dir in log_dirs}
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="sediment-check") as pool:
         return list(
@@ -298,6 +294,8 @@ class _PartitionCheck:
     def _check_bases(self, bases: Sequence[int]) -> None:
         known = [segment.base_offset for segment in self._evidence.segments]
         for base in bases:
+            # After the erasure, a running broker may append records after the last segment in the evidence, and
+            # retention may delete the first segments.  Both changes are notes, not problems.
             if base not in known and base > known[-1]:
                 self.notes.append(f"segment {base} is newer than the evidence")
             elif base not in known:

@@ -1,12 +1,5 @@
 """The query that finds the records for which a condition of Spark SQL is true.
 
-Spark writes the plan of a SQL query to its event log and shows it in its UI.  Therefore, this query runs as an RDD,
-without a SQL execution: the condition leaves the driver only in the code of the tasks.
-
-The session has `spark.sql.ansi.enabled=false`: an expression that cannot be computed is null, and its record does not
-match.  With ANSI rules, an error would quote the condition in the executor's log.  PySpark's own log of failed queries
-also quotes the condition, so that log is switched off during the query.
-
 Invariant: errors contain only the kind of Spark's error, never its text, which may quote the condition or a record.
 """
 
@@ -45,15 +38,20 @@ def matching_offsets(session: SparkSession, condition: str, directories: Sequenc
 
     from sediment.jobs.data_source.options import FORMAT
 
+    # The session has `spark.sql.ansi.enabled=false`: an expression that cannot be computed is null, and its record does
+    # not match.  With ANSI rules, an error would quote the condition in the executor's log.
     session.conf.set(_ANSI, "false")
     paths = json.dumps(list(map(str, directories)))
     frame = session.read.format(FORMAT).option("paths", paths).load()
     found: dict[str, list[Int64s]] = {}
+    # PySpark's own log of failed queries also quotes the condition, so that log is switched off during the query.
     with _without_logs_of_queries():
         try:
             check_parsed(session, condition)
             matching = frame.where(~frame.control).where(condition)
             check_resolved(session, matching)
+            # Spark writes the plan of a SQL query to its event log and shows it in its UI.  Therefore, this query runs
+            # as an RDD, without a SQL execution: the condition leaves the driver only in the code of the tasks.
             rows = matching.select(*_ROW).rdd
         except (AnalysisException, ParseException) as error:
             raise UsageError(

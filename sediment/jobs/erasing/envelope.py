@@ -29,7 +29,6 @@ class BadEnvelopeError(Exception):
 
 
 def load_signer(file: Path) -> CryptoSigner:
-    """Return a signer that uses a private Ed25519 key in PEM without a password."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
     from securesystemslib.signer import CryptoSigner

@@ -141,8 +141,6 @@ class _Proof:
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
-    """The verdicts on one partition; also their common action and the number of scanned records, or None if unknown."""
-
     action: str | None
     verdicts: Verdicts
     scanned: int | None
@@ -250,11 +248,10 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
             )
 
     def _action_in_one_scan(self, selected: SelectedPartition) -> str | None:
-        """Return the action if one scan can search and rewrite the partition; None if a search must come first.
-
-        Before the search, it is unknown which segments must be rewritten, so the disk must have space for all of them.
-        """
+        """Return the action if one scan can search and rewrite the partition; None if a search must come first."""
         listing = selected.listing
+        # Before the search, it is unknown which segments must be rewritten, so the disk must have space for all of
+        # them.
         if not isinstance(self._subject, Keys) or self._destination.free_bytes(listing) < listing.log_bytes():
             return None
         return self._action_for(selected)
@@ -355,13 +352,13 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
     ) -> Iterator[tuple[SelectedPartition, _Selection | CleaningResult]]:
         """Yield each selection after checking that no older record with a dropped key remains in a compacted log.
 
-        A run with --keys-file needs no check, because it matches all records of a key.  With --all-versions, the older
-        records are also dropped.
+        With --all-versions, the older records are also dropped.
         """
         risky: dict[Path, tuple[SelectedPartition, _Selection]] = {}
         for each, selection in chosen:
             dropped = selection.verdicts.offsets[selection.verdicts.actions == Action.DROP]
             is_compacted = each.config.compacts or not _has_policy(each)
+            # A run with --keys-file needs no check, because it matches all records of a key.
             if isinstance(self._subject, Keys) or not dropped.size or not is_compacted:
                 yield each, selection
             else:
@@ -569,7 +566,6 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
         return scanned
 
     def _write_tombstones(self, file: Path, scans: ScanRun) -> None:
-        """Write the keys of all requested tombstones as JSON lines, each key once per partition."""
         offsets = {
             each.listing.path: verdicts.offsets[verdicts.actions == Action.TOMBSTONE]
             for each in self._erased.values()
@@ -631,14 +627,11 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
         )
 
     def _selection_of(self, planned: PlannedPartition, done: Sequence[ErasedSegment]) -> _Selection:
-        """Return the verdicts on a partition; if its rewrite also searched for the records, read them from the results.
-
-        If a segment failed, the records in it are unknown.  Then the selection is empty, as after a failed search.
-        """
         selected = self._selections[planned.listing.path]
         if isinstance(selected, _Selection):
             return selected
         action = selected
+        # If a segment failed, the records in it are unknown.  Then the selection is empty, as after a failed search.
         if planned.failure is not None:
             return _Selection(action, uniform_verdicts(_NO_OFFSETS, action, b""), None)
         found = [each.rewritten.matches for each in done if each.rewritten.matches is not None]
@@ -661,11 +654,9 @@ def _named_if_not_written(what: str, output: str | None) -> Iterator[None]:
 
 
 def _without_unchanged(rehearsed: PlannedPartition) -> PlannedPartition:
-    """Return the plan without the segments that the rewrite in memory left unchanged, but with their results.
-
-    A partition whose rewrite in memory failed counts as failed, because the confirmed number does not include its
-    records.
-    """
+    """Return the plan without the segments that the rewrite in memory left unchanged, but with their results."""
+    # A partition whose rewrite in memory failed counts as failed, because the confirmed number does not include its
+    # records.
     if rehearsed.failure is not None:
         return PlannedPartition(rehearsed.selected, replace(rehearsed.plan, segments=()), failure=rehearsed.failure)
     changing = {each.group.sources[0].base_offset for each in rehearsed.results if each.group.parts}

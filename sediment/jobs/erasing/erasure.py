@@ -70,8 +70,6 @@ def _chunks(path: Path, fs: Fs, size_bytes: int | None) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class ErasedSegment:
-    """Result of one segment; if it changes and evidence is requested, `before` lists its files before the run."""
-
     rewritten: RewrittenSegment
     before: tuple[FileDigest, ...]
 

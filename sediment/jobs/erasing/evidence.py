@@ -10,7 +10,7 @@
 
 For a table of verdicts, the only subject is the text of all its rows, as `topic-partition:offset` lines, ascending.
 
-Invariant: no key, value or condition is in the document.  The document describes only what this run did and read.
+The document describes only what this run did and read.
 """
 
 from __future__ import annotations

@@ -63,8 +63,6 @@ class FoundRecords:
 
 
 class RecordScan(Protocol):
-    """A picklable test that selects records."""
-
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns that the test needs in addition to `offset` and `control`."""
@@ -121,10 +119,7 @@ class _Item(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SegmentItem:
-    """One segment to search; `listing` has only this segment, whose offsets end at `end_offset`.
-
-    The compressed records of one batch may expand to at most `limit_bytes`.
-    """
+    """The compressed records of one batch may expand to at most `limit_bytes`."""
 
     listing: LogListing
     place: TaskPlace
@@ -173,8 +168,6 @@ class ScanItem:
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """A partition whose slices cannot be planned."""
-
     listing: LogListing
     now_ms: int
 

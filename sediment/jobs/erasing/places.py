@@ -24,10 +24,9 @@ from sediment.segment_io.partition.listing import list_log
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place that may contain erased records and is outside the reach of the run.
+    """`path` is None for places that cannot be seen from this process.
 
-    `path` is None for places that cannot be seen from this process.  `advice` is the next action, with its command if
-    there is one.
+    `advice` is the next action, with its command if there is one.
     """
 
     kind: str
@@ -92,7 +91,6 @@ class Replicas:
 
     @property
     def others(self) -> tuple[int, ...] | None:
-        """The nodes whose replicas the run does not read; the run's report describes the replicas that it read."""
         return None if self.nodes is None else tuple(sorted(set(self.nodes) - set(self.read)))
 
 
@@ -150,7 +148,6 @@ def unchanged_sources(log_dirs: Iterable[str]) -> tuple[Place, ...]:
 def _by_other_nodes(
     replicas: Mapping[TopicPartition, Replicas],
 ) -> Mapping[tuple[int, ...] | None, Sequence[TopicPartition]]:
-    """Return the partitions by the nodes whose replicas the run does not read; the key None means unknown nodes."""
     found: dict[tuple[int, ...] | None, list[TopicPartition]] = {}
     for partition, each in sorted(replicas.items()):
         if each.others != ():

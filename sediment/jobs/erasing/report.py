@@ -67,7 +67,6 @@ class EraseRunReport(RewriteRunReport[EraseReport]):
 
 
 def records_not_reached(found: NotReached) -> tuple[RecordsNotReached, ...]:
-    """Return the records by reason; offsets without a record in the log are left out."""
     rows = []
     for reason in Reason:
         offsets = found.offsets[found.reasons == reason]

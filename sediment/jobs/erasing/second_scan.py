@@ -4,10 +4,6 @@ The rewrite and the search for keys share the code that opens batches (`compacti
 reads every batch as a consumer reads a fetch response (`segment_io.segment.fetched_batches`).  Python compares keys and
 values; it compares the keys of many records at once, as sets.
 
-* A record with a verdict: a dropped record must not exist, a tombstone must have no value, and a replaced record must
-  have the new bytes.
-* A record without a verdict: its key must not be one of the keys.
-
 Records that the run reported as not reached are not counted.
 """
 
@@ -116,7 +112,6 @@ def _is_final(verdicts: Verdicts, index: int, key: bytes | None, value: bytes | 
 
 
 def _batches(path: Path, size_bytes: int) -> Iterator[bytes]:
-    """Yield the whole batches of a segment, a chunk at a time."""
     from sediment.segment_io.segment.reader import HeaderScan
 
     scan = HeaderScan(path, size_bytes=size_bytes)

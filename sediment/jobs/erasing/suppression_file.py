@@ -41,7 +41,6 @@ def read_suppression_list(file: Path, secret_file: Path) -> SuppressionList:
 
 
 def check_suppression_file(file: Path, secret: bytes) -> None:
-    """Check that keys can be added to `file`, which may be missing."""
     _present(file, secret)
 
 

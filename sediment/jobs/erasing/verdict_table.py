@@ -82,7 +82,6 @@ def _verdict(row: GivenVerdict, action: str, replacement: bytes | None) -> Verdi
 
 
 def read_verdicts(path: str) -> Mapping[TopicPartition, tuple[GivenVerdict, ...]]:
-    """Return the rows of the table at `path`, which is a Delta table, a Parquet file or directory, or a CSV file."""
     found: dict[TopicPartition, list[GivenVerdict]] = {}
     for batch in _batches(path):
         for row in batch.to_pylist():

@@ -7,16 +7,7 @@
 
 The rows are those of the `records` table of the kafka-log source, including aborted and control records.
 
-Tasks write Parquet files themselves, and the driver commits with the deltalake library.  Therefore, values of any size
-go directly from the log to the table, no JARs are needed, and a single commit adds all files.
-
 Invariants
-* A segment is in the table exactly once and completely, or not at all.  The name of its transaction is derived from the
-  content of the segment.  Therefore, the next run after a killed run either finds the commit or makes it.
-* If the segment has changed since that commit (a broker appended to it or cleaned it), or another replica of the log
-  was archived, only those of its records are written that the table lacks.  Two rows with the same offset, timestamp,
-  key and value are one record; a topic that was created again has other records.
-* Other files of a killed run are not part of the table; VACUUM removes them.
 * A file is durable before its commit. A commit is durable before its segments are reported as archived.
 
 Source: Delta transaction protocol, sections Add File and Transaction Identifiers.
@@ -231,10 +222,7 @@ def _task(source: Source) -> TableTask:
 # -------------------------------------------------------------------------------------------------------------- writing
 @dataclass(frozen=True, slots=True)
 class WriteWork:
-    """Slice of a segment to write below `table`, a directory or a URI.
-
-    With a `version`, records that this version of the table has from files with another digest are left out.
-    """
+    """With a `version`, records that this version of the table has from files with another digest are left out."""
 
     segment: SegmentWork
     digest: str
@@ -276,7 +264,6 @@ def write(work: WriteWork, attempt: str) -> tuple[WrittenFile, ...] | Failure:
 
 
 def count_archived(work: WriteWork, _attempt: str) -> int | Failure:
-    """Count, in a task, the records of a slice that the table has from files with another digest."""
     try:
         check_run_token(work.segment.source.directory.parent, work.segment.run_id)
         request = TableRequest(columns=_IDENTITY)
@@ -423,7 +410,6 @@ class _DayFile:
         return WrittenFile(self.path, size_bytes, self._topic, self._day, self._rows, self._lowest, self._highest)
 
     def abandon(self) -> None:
-        """Close the unfinished file; no table refers to it."""
         self._sink.close()
 
 
@@ -458,6 +444,9 @@ class _Archive:
             max_commit_retries=_COMMIT_ATTEMPTS,
         )
         try:
+            # Tasks write Parquet files themselves, and the driver commits with the deltalake library.  Therefore,
+            # values of any size go directly from the log to the table, no JARs are needed, and a single commit adds all
+            # files.
             self._table.create_write_transaction(
                 [_add_action(file) for file in files],
                 "append",
@@ -584,7 +573,6 @@ class _Archiving:
         self._totals: Counter[LogKey] = Counter()
 
     def archive(self, works: Sequence[SegmentWork]) -> dict[LogKey, int | tuple[str, str]]:
-        """Archive the segments in groups of complete partitions, one commit per group."""
         keys = list(dict.fromkeys(work.key for work in works))
         try:
             table = _Archive(self._path)
@@ -718,6 +706,9 @@ def _slices(
 
 
 def _changed(table: _Archive, good: Mapping[SegmentWork, Measured]) -> dict[SegmentWork, Measured]:
+    # If the segment has changed since an earlier commit (a broker appended to it or cleaned it), or another replica of
+    # the log was archived, only those of its records are written that the table lacks. Two rows with the same offset,
+    # timestamp, key and value are one record; a topic that was created again has other records.
     changed = {}
     for key in dict.fromkeys(work.key for work in good):
         works = sorted((work for work in good if work.key == key), key=lambda work: work.base_offset)
@@ -731,6 +722,8 @@ def _changed(table: _Archive, good: Mapping[SegmentWork, Measured]) -> dict[Segm
 
 
 def _transaction(work: SegmentWork, found: Measured) -> str:
+    # A segment is in the table exactly once and completely, or not at all. The name of its transaction is derived from
+    # the content of the segment. Therefore, the next run after a killed run either finds the commit or makes it.
     return f"{_TRANSACTIONS}/{work.source.partition}/{work.base_offset}/{found.digest}"
 
 
@@ -744,13 +737,11 @@ def _short(work: SegmentWork, rows: int, records: int, where: str) -> tuple[str,
 
 
 def _groups(works: Sequence[SegmentWork]) -> Iterator[list[SegmentWork]]:
-    """Yield groups of complete logs, of different partitions; a group ends after `_GROUP_SEGMENTS` segments.
-
-    Of two replicas, the second one is compared with the table that has the first one.
-    """
+    """Yield groups of complete logs, of different partitions; a group ends after `_GROUP_SEGMENTS` segments."""
     group: list[SegmentWork] = []
     partitions: set[TopicPartition] = set()
     for index, work in enumerate(works):
+        # Of two replicas, the second one is compared with the table that has the first one.
         is_full = len(group) >= _GROUP_SEGMENTS or work.source.partition in partitions
         if group and work.key != works[index - 1].key and is_full:
             yield group

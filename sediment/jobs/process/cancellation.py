@@ -131,11 +131,9 @@ def is_stopping() -> bool:
 
 
 def was_stopped(error: BaseException | None) -> bool:
-    """Return True if a signal ended the command, even if an error of Spark or of a clean-up followed the signal.
-
-    A signal to the process group, or to all processes of a service, also ends the JVM, so every error of Spark after a
-    signal counts as its effect.
-    """
+    """Return True if a signal ended the command, even if an error of Spark or of a clean-up followed the signal."""
+    # A signal to the process group, or to all processes of a service, also ends the JVM, so every error of Spark after
+    # a signal counts as its effect.
     if is_stopping() and _is_of_spark(error):
         return True
     seen: set[int] = set()

@@ -67,7 +67,6 @@ class LogConsole(Console):
 
 
 def error_console(**given: Any) -> Console:
-    """Return a console on stderr that drops messages if stderr cannot be written."""
     return SafeConsole(file=cast(IO[str], _Stderr()), **given)
 
 
@@ -148,8 +147,6 @@ def _drop_what_is_buffered() -> None:
 
 
 class _Text(io.StringIO):
-    """A text buffer whose `isatty` returns True if the destination of the text is a terminal."""
-
     def __init__(self, *, is_terminal: bool) -> None:
         super().__init__()
         self._is_terminal = is_terminal

@@ -123,7 +123,6 @@ def _saved_trace(error: BaseException) -> Path | None:
 
 
 def log_partition(run_id: str, command: str, report: DataclassInstance) -> None:
-    """Log a finished partition with the numbers and texts of its report; do nothing if the log is text."""
     if not _json_is_on:
         return
     fields_ = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
@@ -158,7 +157,6 @@ def stream_of_lines() -> IO[str] | None:
 
 
 def stream_of_log() -> IO[str]:
-    """Return a stream that logs each line as a warning."""
     return cast(IO[str], _LineWriter())
 
 

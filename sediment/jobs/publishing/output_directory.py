@@ -71,8 +71,7 @@ class OutputSource:
 class OutputDirectory:
     """The output of a run; the stack removes the temporary directories and releases the lock.
 
-    The temporary directories of sources at URIs are made in `scratch`.  If `scratch` is None, they are made in the
-    system's temporary directory.
+    The temporary directories of sources at URIs are made in `scratch`.
     """
 
     def __init__(
@@ -133,7 +132,6 @@ class OutputDirectory:
 
     # -------------------------------------------------------------------------------------------------------- output
     def claim(self) -> None:
-        """Lock the output, and delete the files of an unfinished run in it."""
         path = self.store.local_path
         self._publisher.modes = modes_of(source.store for source in self.sources)
         if path is not None:
@@ -224,14 +222,12 @@ class OutputDirectory:
         return dict(sorted(entries))
 
     def _marks(self, marked: Sequence[Uncleanable]) -> bytes | None:
-        """Return the content of `.sediment-uncleanable`; an output at a URI has no marks.
-
-        A mark is compared with modification times, which a store does not preserve.  The marks in an output have no
-        fingerprint, because a copied file has a new ctime.
-        """
+        """Return the content of `.sediment-uncleanable`; an output at a URI has no marks."""
         if not marked or self.store.local_path is None:
             return None
         with tempfile.TemporaryDirectory(prefix="sediment-", dir=self._scratch) as scratch:
+            # A mark is compared with modification times, which a store does not preserve.  The marks in an output have
+            # no fingerprint, because a copied file has a new ctime.
             marks = [replace(mark, fingerprint=None) for mark in marked]
             update_uncleanable(Path(scratch), _LOCAL, add=marks)
             return _LOCAL.read_bytes(Path(scratch) / UNCLEANABLE_FILE)

@@ -60,7 +60,6 @@ class PartitionOutput:
         return None if self.dry_run else Publisher(self.output, self.run_id, self._modes())
 
     def make_folder(self) -> None:
-        """Create the partition's folder in the output, with the permissions of the folder in the source."""
         self.output.make_folder(self.folder, self._modes().folder)
 
     def _modes(self) -> Modes:
@@ -108,9 +107,9 @@ def is_left_out(name: str) -> bool:
     """Return True if an output leaves out this file of a partition.
 
     These are files unknown to a broker, such as an operator's copy, and files that the broker's next start removes
-    without reading them.  Files of an unfinished segment replacement are not left out, because they determine which
-    segments are valid.
+    without reading them.
     """
+    # Files of an unfinished segment replacement are not left out, because they determine which segments are valid.
     if name in _OTHER_FILES or name.endswith(_REPLACEMENT_SUFFIXES):
         return False
     parsed = parse_segment_file(name)

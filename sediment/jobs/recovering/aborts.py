@@ -198,15 +198,13 @@ def _repairs(aborted: Iterable[ProducerEntry], offsets: Mapping[int, int]) -> tu
 
 
 def _undo_by_hand(before: LoadedLog, after: LoadedLog, directory: SelectedDirectory, fs: Fs) -> str:
-    """Return how to remove the markers; the snapshot at the old log end, with the open transactions, must stay.
-
-    The checkpoints must not name the markers' offsets any more, because these would then count as lost records.
-    """
+    """Return how to remove the markers; the snapshot at the old log end, with the open transactions, must stay."""
     kinds = [kind for kind in SegmentFileKind if kind is not SegmentFileKind.SNAPSHOT]
     names = [segment_file_name(before.log_end_offset, kind) for kind in kinds]
     names.append(segment_file_name(after.log_end_offset, SegmentFileKind.SNAPSHOT))
     found = [shlex.quote(str(after.path / name)) for name in names if fs.exists(after.path / name)]
     commands = [f"rm {' '.join(found)}"]
+    # The checkpoints must not name the markers' offsets any more, because these would then count as lost records.
     lowered = {
         HIGH_WATERMARK_FILE: directory.checkpoints.of(before.partition).high_watermark,
         RECOVERY_POINT_FILE: before.log_end_offset,

@@ -59,13 +59,10 @@ def text_column(name: str, of: Callable[[Row], str], *, rank: int = 0) -> TableC
 
 
 def number_column(name: str, of: Callable[[Row], int | None], *, rank: int = 0, about: str = "") -> TableColumn[Row]:
-    """Return a column of numbers; the row of a topic shows the sum."""
     return TableColumn(name, lambda rows: _total(rows, of, lambda total: f"{about}{total:,}"), of, rank)
 
 
 def offset_column(name: str, of: Callable[[Row], int | None], *, rank: int = 0) -> TableColumn[Row]:
-    """Return a column of offsets; the row of a topic is blank, because offsets of partitions have no sum."""
-
     def show(rows: Sequence[Row]) -> str:
         return _total(rows, of, "{:,}".format) if len(rows) == 1 else ""
 
@@ -73,7 +70,6 @@ def offset_column(name: str, of: Callable[[Row], int | None], *, rank: int = 0) 
 
 
 def bytes_column(name: str, of: Callable[[Row], int | None], *, rank: int = 0) -> TableColumn[Row]:
-    """Return a column of sizes in bytes; the row of a topic shows the sum."""
     return TableColumn(name, lambda rows: _total(rows, of, human_bytes), of, rank)
 
 
@@ -153,7 +149,6 @@ def status_column(
 
 
 def of_dry_run(columns: Sequence[TableColumn[Row]]) -> list[TableColumn[Row]]:
-    """Return the columns for a dry run; the heading of the status shows that nothing has changed yet."""
     return [
         replace(column, name=_STATUS_OF_DRY_RUN, sort_name=_STATUS) if column.name == _STATUS else column
         for column in columns

@@ -1,7 +1,6 @@
 """Self-contained HTML page of a run, made from the run's JSON report; charts are labelled bars in inline SVG.
 
-`Page` contains the figures, widths and sentences that this module makes from the JSON report.  The template
-templates/report.html shows the page.
+`Page` contains the figures, widths and sentences that this module makes from the JSON report.
 
 Invariants: the page loads no other resource.  The template escapes all text from a disk or a user.  If the report of a
 command lacks a key, the page has no part for this key.
@@ -287,11 +286,6 @@ def make_page(
 
 
 def _for_people(partition: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the report of a partition with the status that the screen shows.
-
-    The status is `stopped` if a stopped run did not finish the partition, and `unchanged` if `recover` repaired
-    nothing.
-    """
     status = str(partition["status"])
     if status in BAD_STATUSES and partition.get("reason_code") == STOPPED:
         return {**partition, "status": STOPPED, "reason_code": None}
@@ -412,12 +406,9 @@ def _sizes(partitions: Sequence[Mapping[str, Any]]) -> tuple[Bar, ...]:
 def _stages(
     document: Mapping[str, Any], partitions: Sequence[Mapping[str, Any]]
 ) -> tuple[tuple[Bar, ...], tuple[Bar, ...]]:
-    """Return the driver's stages and the tasks' stages; the times of the driver's stages add up to the time of the run.
-
-    The stages in the reports of partitions were measured in tasks.  The commit is an exception, because it runs in the
-    driver.
-    """
     by_stage = {str(stage): float(seconds) for stage, seconds in (document.get("seconds_by_stage") or {}).items()}
+    # The stages in the reports of partitions were measured in tasks.  The commit is an exception, because it runs in
+    # the driver.
     in_tasks = {stage for p in partitions for stage in p.get("seconds_by_stage") or ()} - {COMMIT}
     driver = {stage: seconds for stage, seconds in by_stage.items() if stage not in in_tasks}
     rest = float(document.get("seconds") or 0) - sum(driver.values())
@@ -436,7 +427,6 @@ def _stage_bars(seconds_by_stage: Mapping[str, float]) -> tuple[Bar, ...]:
 
 
 def _waits(partitions: Sequence[Mapping[str, Any]], now_ms: int) -> tuple[Bar, ...]:
-    """Return the numbers of tombstones, grouped by the time at which the last tombstones of a partition expire."""
     counts: Counter[str] = Counter()
     for partition in partitions:
         waiting, last = _whole(partition, "tombstones_waiting"), _whole(partition, "last_delete_horizon_ms")
@@ -558,7 +548,6 @@ def _sentences(partition: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _extras(fields: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, str]]:
-    """Return the names and texts of all fields that are not shown elsewhere; objects are expanded, lists are not."""
     for name, value in fields.items():
         label = f"{prefix}{name.replace('_', ' ')}"
         if not prefix and name in _SHOWN_ELSEWHERE:
@@ -580,7 +569,6 @@ def _whole(partition: Mapping[str, Any], name: str) -> int | None:
 
 
 def _size(partition: Mapping[str, Any]) -> int | None:
-    """Return the size of the log before the run, or its only size if the command changes nothing; None if unknown."""
     known = (_whole(partition, name) for name in ("bytes_before", "bytes"))
     return next((size for size in known if size is not None), _segment_bytes(partition))
 
@@ -633,7 +621,6 @@ def _pieces(strip: Sequence[Sequence[Any]], longest: int, room: int) -> tuple[St
 
 
 def _merged(strip: Sequence[Sequence[Any]], room: int) -> Iterable[list[Sequence[Any]]]:
-    """Return one part for each segment; if they do not fit, return one part for neighbours with the same state."""
     each = max(1, -(-len(strip) // room))
     run: list[Sequence[Any]] = []
     for segment in strip:
@@ -690,7 +677,6 @@ def unbroken_bytes(size_bytes: int) -> str:
 
 
 def utc(time_ms: int) -> str:
-    """Return a time for people, to the second, or only its year if it is outside the range of the calendar."""
     return date_text(time_ms).replace(" UTC", "\N{NO-BREAK SPACE}UTC")
 
 

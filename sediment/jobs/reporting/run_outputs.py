@@ -1,8 +1,7 @@
 """Output files of a run besides the ledger: an HTML page and a metrics file, both made from the JSON report.
 
 Invariants: if a path cannot be written or is inside a log directory, an error is raised before the run changes
-anything.  After the run, no function of this module raises an error, because the work is done.  Each file is replaced
-atomically.
+anything.  After the run, no function of this module raises an error, because the work is done.
 """
 
 from __future__ import annotations

@@ -241,10 +241,8 @@ class RunReport(Result, Generic[Partition]):
 
 
 def _json_fields(value: Any) -> dict[str, Any]:
-    """Return the fields of a report, or of a value inside a report, without internal fields.
-
-    Unlike `asdict`, this function does not copy the values, because reports of 100,000 partitions are large.
-    """
+    """Return the fields of a report, or of a value inside a report, without internal fields."""
+    # Unlike `asdict`, this function does not copy the values, because reports of 100,000 partitions are large.
     return {each.name: getattr(value, each.name) for each in fields(value) if each.metadata != INTERNAL}
 
 
@@ -302,12 +300,10 @@ def _encodable(value: Any) -> Any:
 
 
 def result_console() -> Console:
-    """Return a console on stdout, wide enough for any row if stdout is not a terminal and $COLUMNS is not set.
-
-    If $COLUMNS is too small for a table, for example 0, it is ignored.
-    """
+    """Return a console on stdout, wide enough for any row if stdout is not a terminal and $COLUMNS is not set."""
     console = SafeConsole()
     is_given = stdout_is_terminal() or "COLUMNS" in os.environ
+    # If $COLUMNS is too small for a table, for example 0, it is ignored.
     if is_given and console.width >= _LEAST_COLUMNS:
         return console
     # If no height is given, rich ignores the width when $FORCE_COLOR is set and $TERM is dumb.

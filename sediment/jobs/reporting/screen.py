@@ -1,9 +1,7 @@
 """Screen of a report: this module alone filters, sorts, folds and lays out the rows of every command's table.
 
 Invariants: no number and no name is shortened or split over lines.  If the console is too narrow, columns of higher
-ranks are left out; a line then names these columns.  A long name gets a line of its own above its row in two cases: it
-leaves no room for the columns of rank 0, or it is one of a few long names that leave no room for another column.  If
-this is not enough, each row is printed as a list of lines.  JSON and the counts of a summary always cover every row.
+ranks are left out; a line then names these columns.  JSON and the counts of a summary always cover every row.
 """
 
 from __future__ import annotations
@@ -51,9 +49,7 @@ class WarnedReport(Protocol):
     def partition(self) -> str: ...
 
     @property
-    def warnings(self) -> tuple[str, ...]:
-        """Sentences without the name of the partition."""
-        ...
+    def warnings(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +247,6 @@ class Screen:
             )
 
     def warnings(self, rows: Iterable[WarnedReport]) -> None:
-        """Print the warnings of the rows; partitions with the same warning share a line."""
         rows = list(rows)
         name_of = namer(rows)
         names: dict[str, list[str]] = {}
@@ -293,12 +288,7 @@ def reason_lines(
     explain: Callable[[Reported], str | None] | None = None,
     size_of: Callable[[Reported], int | None] | None = None,
 ) -> list[str]:
-    """Return one line for each reason, the reason with the most bytes first.
-
-    If only one partition has the reason, its line is `name: reason`.  Otherwise, the line has the code, the number of
-    partitions, their bytes, and the reason of the largest partition.  The bytes are left out if `size_of` returns None
-    for all of these partitions.
-    """
+    """Return one line for each reason, the reason with the most bytes first."""
     reason = explain or (lambda row: row.reason)
     bytes_of = size_of or _bytes_before
     rows = list(rows)
@@ -329,7 +319,6 @@ def namer(rows: Sequence[NamedReport]) -> Callable[[NamedReport], str]:
 
 
 def named(partitions: Sequence[str]) -> str:
-    """Return a text with the names of the first ten partitions, each once, and with the number of the others."""
     names = list(dict.fromkeys(partitions))
     left = len(names) - _MOST_NAMED
     more = f" and {left} more ({len(names)} partitions)" if left > 0 else ""
@@ -386,8 +375,7 @@ def _layout(
 ) -> tuple[list[int], list[int] | None]:
     """Return the column widths, and the indexes of the columns that fit into `width` (None if rows must become lists).
 
-    The width of the first column ignores names that would leave no room for the other columns of rank 0.  It also
-    ignores the longest of many names if another column then fits.
+    The width of the first column ignores names that would leave no room for the other columns of rank 0.
     """
     widths = [
         max([cell_len(column.name), *(cell_len(row[number]) for row in cells)]) for number, column in enumerate(columns)
@@ -400,6 +388,9 @@ def _layout(
         with_usual = _that_fit(columns, [usual, *widths[1:]], cells, width)
         if with_usual is not None and len(with_usual) > len(kept):
             widths[0], kept = usual, with_usual
+    # A long name gets a line of its own above its row in two cases: it leaves no room for the columns of rank 0, or it
+    # is one of a few long names that leave no room for another column.  If this is not enough, each row is printed as a
+    # list of lines.
     if kept is None and not columns[0].rank:
         others = [widths[number] for number, column in enumerate(columns) if number and not column.rank]
         room = width - _needed([0, *others])

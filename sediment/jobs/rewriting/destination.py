@@ -52,7 +52,6 @@ class Destination(ABC, Generic[Report]):
         }
 
     def opening(self) -> AbstractContextManager[object]:
-        """Enclose `open` and the listing of all partitions."""
         return nullcontext()
 
     @abstractmethod
@@ -93,12 +92,10 @@ class SegmentDestination(Destination[Report]):
     def place_of(self, listing: LogListing) -> TaskPlace: ...
 
     @abstractmethod
-    def free_bytes(self, listing: LogListing) -> int:
-        """Return how many bytes can still be written for the new segments of a partition."""
+    def free_bytes(self, listing: LogListing) -> int: ...
 
     @abstractmethod
-    def listing_now(self, listing: LogListing) -> LogListing:
-        """Return the segments of a partition after a failure."""
+    def listing_now(self, listing: LogListing) -> LogListing: ...
 
     @abstractmethod
     def commit(self, planned: PlannedPartition, swap: PreparedSwap) -> bool:

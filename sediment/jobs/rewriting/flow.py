@@ -9,8 +9,7 @@ where the new segments go:
     erase, reencode     rewriting.in_place              rewriting.to_output
 
 Invariants: a run in place changes no file of a partition before `Destination.begin`, except that it completes
-replacements that another run began.  A partition is committed after its tasks, and only by the driver.  A partition
-that fails does not affect the others.
+replacements that another run began.  A partition is committed after its tasks, and only by the driver.
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ class Command(ABC, Generic[Selected, Planned, Report]):
     def rewrite(self, planned: Sequence[Planned]) -> Iterator[Report]: ...
 
     @abstractmethod
-    def unlisted(self, directory: SelectedDirectory, partition: TopicPartition, code: str, reason: str) -> Report:
-        """Return the report of a partition that cannot be selected because of an error."""
+    def unlisted(self, directory: SelectedDirectory, partition: TopicPartition, code: str, reason: str) -> Report: ...
 
     @abstractmethod
     def unchanged(self, listing: LogListing, why: CleaningResult) -> Report:

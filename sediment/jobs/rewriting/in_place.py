@@ -1,7 +1,7 @@
 """Rewriting in place: new segments replace old ones in their own directory, under the directory's lock.
 
-Invariants: only the driver renames files.  The cleaner checkpoint is lowered before the commit, so a crash between
-these two steps has one effect: a later cleaning reads more.
+The cleaner checkpoint is lowered before the commit, so a crash between these two steps has one effect: a later cleaning
+reads more.
 """
 
 from __future__ import annotations

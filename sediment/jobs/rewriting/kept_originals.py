@@ -61,8 +61,6 @@ def catalogue_of_run(
 
 
 class _Originals:
-    """Originals in the places of `kept_in`, with a catalogue in each of the directories."""
-
     def __init__(self, run: Run[Any], kept_in: KeptIn) -> None:
         self.kept_in = kept_in
         self._run = run
@@ -88,7 +86,6 @@ class KeptOriginals(_Originals):
         checkpoints: Mapping[Path, LogDirCheckpoints],
         partitions: Iterable[OriginalPartition],
     ) -> None:
-        """Write the catalogues; call this before the run replaces a file."""
         super().__init__(run, kept_in)
         partitions = list(partitions)
         for target in {kept_in.of(path): None for path in checkpoints}:
@@ -113,18 +110,15 @@ class OriginalsOnDemand(_Originals):
     """
 
     def __init__(self, run: Run[Any], kept_in: KeptIn) -> None:
-        """Set where originals are kept; at the end of the run, directories that are still empty are removed."""
         super().__init__(run, kept_in)
         self._lock = threading.Lock()
         self._done: set[Path] = set()
 
     def keep(self, partition: TopicPartition, path: Path, checkpoints: LogDirCheckpoints) -> Path:
-        """Link all segment files of the partition in `path`, durably; return the directory of the originals.
-
-        A second call changes nothing: the files that the run has replaced since then are no originals.
-        """
+        """Link all segment files of the partition in `path`, durably; return the directory of the originals."""
         log_dir = path.parent
         target = self.kept_in.of(log_dir)
+        # A second call changes nothing: the files that the run has replaced since then are no originals.
         if path in self._done:
             return target
         names = segment_file_names(path, self._run.fs)
@@ -152,9 +146,6 @@ def begin_originals(
 
     Returns the originals, and one tuple (listing, reason code, text) for each partition with unreadable files.
     Partitions with unreadable files are in no catalogue and must not be changed.
-
-    Raises:
-        OSError: a catalogue could not be written, so no file may be replaced.
     """
     failed: list[tuple[LogListing, str, str]] = []
     before: list[OriginalPartition] = []
@@ -171,14 +162,12 @@ def begin_originals(
 
 
 def end_originals(originals: BackupLinks, reports: Iterable[PartitionOutcome]) -> Path | None:
-    """Complete the catalogue of a run; return its path, or None if no file was removed.
-
-    An error is logged, not raised, because the run is done and the planned catalogue is still correct.
-    """
+    """Complete the catalogue of a run; return its path, or None if no file was removed."""
     statuses = {(report.log_dir, report.partition): report.status for report in reports}
     try:
         return originals.end(statuses, time.time_ns() // 1_000_000)
     except (SedimentError, OSError) as error:
+        # An error is logged, not raised, because the run is done and the planned catalogue is still correct.
         _LOGGER.warning(
             "%s: the catalogue cannot be completed and stays in the state `planned`: %s",
             originals.path,

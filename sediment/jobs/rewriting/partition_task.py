@@ -8,8 +8,7 @@
 A `TaskPlace` determines where the new segments are written: next to the old segments, or to an output.
 
 Invariants: tasks rename nothing in a source directory.  The task of a segment needs no other segment, so tasks can run
-on any executor and in any order.  An error of a partition is part of its result, so Spark does not retry a task that
-would fail again.
+on any executor and in any order.
 """
 
 from __future__ import annotations
@@ -108,8 +107,6 @@ class TaskPlace(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class InPlace:
-    """New segments are `.part` files next to the old segments until the driver commits them."""
-
     def environment(self, task: TaskOfPartition) -> AbstractContextManager[tuple[Fs, OnBytes]]:
         """Yield file operations that write only while the run's token is in the directory (`task_environment`)."""
         return task_environment(task)

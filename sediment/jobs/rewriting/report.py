@@ -51,7 +51,6 @@ class RewriteRunReport(RunReport[Partition]):
 
 
 def unchanged_fields(listing: LogListing) -> dict[str, Any]:
-    """Return the fields of the report of an unchanged partition, of any command that reports segments and bytes."""
     size_bytes = listing.log_bytes()
     return {
         "partition": str(listing.partition),
@@ -74,7 +73,6 @@ def fields_of(report: RewriteReport, rewritten: str) -> dict[str, Any]:
 
 
 def segments_after(listing: LogListing, groups: Iterable[CleanedGroup]) -> list[tuple[int, int]]:
-    """Return (base offset, `.log` bytes) of the segments, ascending, after `groups` have replaced their sources."""
     after = {segment.base_offset: segment.log_bytes for segment in listing.segments}
     for group in groups:
         if group.parts:

@@ -29,16 +29,12 @@ TASK_ERRORS = (SedimentError, OSError)
 
 @dataclass(frozen=True, slots=True)
 class SplitPlan:
-    """Plan of a partition to be cleaned in splits, with the chunk boundaries of a forward scan if one is needed."""
-
     plan: CleaningPlan
     boundaries: dict[int, ChunkBoundaries]
 
 
 @dataclass(frozen=True, slots=True)
 class SurveyResult:
-    """Range of a partition that may be cleaned; `cleaned_bytes` is the number of bytes that cleaning reads."""
-
     cleanable: CleanableRange
     cleaned_bytes: int
 

@@ -187,12 +187,12 @@ def read_locked(
 ) -> tuple[Read, dict[Path, DirectoryLock]]:
     """Read what the run is about, lock the directories, and read again; return the second reading and the locks.
 
-    The first reading, and `check` after it, find what is wrong before anything changes.  A broker may have written
-    files until it released the lock, so only the second reading counts.  A dry run reads once, and locks nothing.
+    A dry run reads once, and locks nothing.
 
     `locked` are the directories to lock, by default the log directories; the locks are held until the end of the run's
     stack.  Directories for kept files are created; at the end of the stack, those that are still empty are removed.
     """
+    # The first reading, and `check` after it, find what is wrong before anything changes.
     found = read()
     if check is not None:
         check()
@@ -207,6 +207,7 @@ def read_locked(
         if before_of is not None:
             enter(backup_directory(before_of(path), path, run.fs))
     locks = {path: enter(DirectoryLock(path)) for path in (log_dirs if locked is None else locked)}
+    # A broker may have written files until it released the lock, so only the second reading counts.
     return read(), locks
 
 

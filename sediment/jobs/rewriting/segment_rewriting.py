@@ -169,7 +169,6 @@ class SegmentRewriting(Command[SelectedPartition, PlannedPartition, Rewritten], 
         return Progress(self._run.options.messages(), len(planned), total_bytes, phase=phase)
 
     def _rehearsed(self, sc: Any, planned: Sequence[PlannedPartition]) -> list[PlannedPartition]:
-        """Rewrite all segments in memory, and return copies of the plans with the results."""
         copies = [PlannedPartition(each.selected, each.plan) for each in planned]
         with self._progress(copies, "counting") as progress:
             for each in self._rewritten(sc, copies, in_memory=True):

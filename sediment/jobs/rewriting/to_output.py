@@ -9,7 +9,7 @@
 If a partition failed, the copies of its old segments overwrite new segments with the same names.  All other new
 segments of the partition are removed, because the manifest does not name them.
 
-Invariants: nothing in a source changes.  Without `keeps_failed`, the output is complete only if no partition failed.
+Without `keeps_failed`, the output is complete only if no partition failed.
 """
 
 from __future__ import annotations
@@ -45,10 +45,7 @@ _INCOMPLETE = (OUTPUT_INCOMPLETE, "another partition could not be written, so th
 
 
 class NewLogDirectory(SegmentDestination[Rewritten]):
-    """The output of the run; the run's stack releases its lock.
-
-    With `keeps_failed`, the output gets an identical copy of a partition that could not be rewritten.
-    """
+    """With `keeps_failed`, the output gets an identical copy of a partition that could not be rewritten."""
 
     def __init__(self, run: Run[Rewritten], output: str, *, keeps_failed: bool) -> None:
         super().__init__(run)
@@ -123,7 +120,6 @@ class NewLogDirectory(SegmentDestination[Rewritten]):
         return [_failed(row, *failed[index]) if index in failed else row for index, row in enumerate(rows)]
 
     def _completed(self, rows: Sequence[Rewritten]) -> dict[int, Reason]:
-        """Complete the output; return the reason code and text of each report that fails in this step, by index."""
         failed = {row.partition for row in rows if row.status in (FAILED, QUARANTINED)}
         if self.run.stop.is_set() or (failed and not self._keeps_failed):
             return self._abandoned(rows, {})
@@ -168,7 +164,6 @@ class NewLogDirectory(SegmentDestination[Rewritten]):
         return lost
 
     def _abandoned(self, rows: Sequence[Rewritten], lost: dict[str, Reason]) -> dict[int, Reason]:
-        """Leave the output incomplete, so that no partition counts as done."""
         if self._is_claimed:
             self.directory.abandon()
         stopped = (STOPPED, "the run was stopped before the output was complete")

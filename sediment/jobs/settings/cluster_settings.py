@@ -5,20 +5,12 @@
                ┘                         ├──> LogDirectory.settings ──> LogDirectory.settings_of(partition)
     __cluster_metadata-0 ────────────────┘                                 + the topic id in partition.metadata
 
-A new clone has no metadata log yet: until a broker starts on it, `bootstrap.checkpoint` contains the configs of its
-topics.  The marker of a clean stop proves that no broker has started.  The marker must be in the checkpoint's directory
-and in the directory that the checkpoint applies to.  A metadata log takes precedence even if it is empty, because a
-controller may have changed the configs after the clone.
-
 These places are searched, in this order:
 
 1. the directory that `--metadata` names;
 2. the log directory itself;
 3. the other directories of the run whose meta.properties has the same cluster id and node id;
 4. `metadata.log.dir` and `log.dirs` of the `--config` file, if the cluster and the node id are the same.
-
-A broker of ZooKeeper has its topics' configs there.  A metadata log in its directory is left from a migration, and
-counts only if `--metadata` names it.
 
 Invariants: a run changes a KRaft node's directory only with the node's metadata, or with a `--set topic:` for every
 selected topic.  A checkpoint without topics, as on a formatted node, is not metadata.
@@ -122,7 +114,6 @@ def warn_of_refusals(directories: Iterable[SelectedDirectory]) -> None:
 
 
 def settings_of_logs(logs: Iterable[tuple[TopicPartition, Path]], settings: Settings, fs: Fs) -> list[Settings | None]:
-    """Return the settings of each partition, by partition directory; None if the cluster's configs are unknown."""
     opened: dict[Path, SelectedDirectory] = {}
     known: dict[Path, ClusterMetadata | None] = {}
     found: list[Settings | None] = []
@@ -140,7 +131,6 @@ def settings_of_logs(logs: Iterable[tuple[TopicPartition, Path]], settings: Sett
 
 # ------------------------------------------------------------------------------------------------------------- metadata
 def find_metadata(log_dirs: Sequence[Path], settings: Settings, fs: Fs) -> dict[Path, ClusterMetadata | None]:
-    """Return the metadata that applies to each of `log_dirs`; None if no metadata was found."""
     checkpoints = LogDirCheckpoints(None, None, None, None, clean_shutdown=False)
     directories = [SelectedDirectory(path, readable_meta(path, fs)[0], (), checkpoints) for path in log_dirs]
     known: dict[Path, ClusterMetadata | None] = {}
@@ -158,6 +148,8 @@ def _metadata_of(
         _check_cluster(directory, settings.metadata_dir, fs)
     places = tuple(_metadata_places(directory, directories, settings, fs))
     logs = tuple(place for place in places if has_metadata_log(fs, place))
+    # A broker of ZooKeeper has its topics' configs there.  A metadata log in its directory is left from a migration,
+    # and counts only if `--metadata` names it.
     if settings.metadata_dir is None and is_of_zookeeper(settings, directory.meta):
         if logs:
             _LOGGER.warning(
@@ -165,8 +157,13 @@ def _metadata_of(
                 logs[0] / str(METADATA_PARTITION),
             )
         return None
+    # A new clone has no metadata log yet: until a broker starts on it, `bootstrap.checkpoint` contains the configs of
+    # its topics.  The marker of a clean stop proves that no broker has started.  The marker must be in the checkpoint's
+    # directory and in the directory that the checkpoint applies to.
     if not logs and not is_without_broker(fs, directory.path):
         return None
+    # A metadata log takes precedence even if it is empty, because a controller may have changed the configs after the
+    # clone.
     found = (_metadata(place, known, fs) for place in logs or places)
     return next((metadata for metadata in found if metadata is not None), None)
 
@@ -220,11 +217,7 @@ def _check_one_cluster(directories: Iterable[SelectedDirectory]) -> None:
 
 
 def _check_known(directory: SelectedDirectory) -> None:
-    """Check that the settings belong to the directory's node and, for a KRaft node, that they cover its topics.
-
-    Raises:
-        CorruptCheckpointError: meta.properties cannot be read, so the directory may be of any node.
-    """
+    """Check that the settings belong to the directory's node and, for a KRaft node, that they cover its topics."""
     if directory.meta_fault is not None:
         raise directory.meta_fault
     meta, settings = directory.meta, directory.settings
@@ -260,7 +253,6 @@ def _named(topics: Sequence[str]) -> str:
 
 
 def _metadata(log_dir: Path, known: dict[Path, ClusterMetadata | None], fs: Fs) -> ClusterMetadata | None:
-    """Return the content of the metadata log; without a log, return the bootstrap.checkpoint of a new directory."""
     if log_dir not in known:
         known[log_dir] = _read_metadata(log_dir, fs)
     return known[log_dir]
@@ -283,15 +275,11 @@ def _read_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
 
 
 def is_of_zookeeper(settings: Settings, meta: MetaProperties | None) -> bool:
-    """Return True if the configs of a directory's topics are in ZooKeeper, by the `--config` file or meta.properties.
-
-    A file of a KRaft node decides alone, because meta.properties keeps its version until the first start with KRaft.
-    """
+    # A file of a KRaft node decides alone, because meta.properties keeps its version until the first start with KRaft.
     return settings.is_zookeeper or (not settings.quorum and meta is not None and meta.version == _ZOOKEEPER_VERSION)
 
 
 def with_described_configs(settings: Settings, meta: MetaProperties | None) -> Settings:
-    """Return the settings of a directory without metadata, with the configs of `--topic-configs` if it is given."""
     node_id = settings.node_id if meta is None or meta.node_id is None else meta.node_id
     return replace(settings, is_zookeeper=is_of_zookeeper(settings, meta)).of_described_node(node_id)
 

@@ -1,7 +1,7 @@
 """The small files of a log directory on which a broker does not start, or starts with less knowledge than it had.
 
-A power loss can leave such a file with 0 bytes.  Checkpoints and topic ids of single partitions are judged elsewhere
-(`topic_ids`); this module names files of the whole directory, and changes none.
+Checkpoints and topic ids of single partitions are judged elsewhere (`topic_ids`); this module names files of the whole
+directory, and changes none.
 
 Source: every file was emptied under a broker of Kafka 4.2.0; kafka-log 01 §9 to §12, 05 §1.
 """
@@ -59,7 +59,6 @@ class DamagedFile:
 def damaged_files(
     directory: SelectedDirectory, directories: Sequence[SelectedDirectory], fs: Fs
 ) -> tuple[DamagedFile, ...]:
-    """Return the damaged files of a directory; `directories` are all directories of the run."""
     log_dir = str(directory.path)
     fatal = (*_meta_properties(directory, directories, fs), *_metadata_log(directory, fs), *_bootstrap(directory, fs))
     found = [

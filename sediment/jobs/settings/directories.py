@@ -115,7 +115,6 @@ def configured_metadata_dirs(settings: Settings) -> tuple[Path, ...]:
 
 
 def configured_node_dirs(settings: Settings, fs: Fs) -> tuple[Path, ...]:
-    """Return `log.dirs` of the `--config` file, and its `metadata.log.dir` if this is another directory that exists."""
     apart, *_ = configured_metadata_dirs(settings) or (None,)
     is_apart = apart is not None and keeps_metadata_apart(settings) and fs.is_directory(apart)
     return configured_log_dirs(settings) + ((apart,) if is_apart and apart is not None else ())
@@ -128,16 +127,14 @@ def keeps_metadata_apart(settings: Settings) -> bool:
 
 
 def is_of_other_directories(settings: Settings, directories: Sequence[Path], fs: Fs) -> bool:
-    """Return True if the `--config` file belongs to a broker with other log directories.
-
-    The file belongs to the broker of the given directories under two conditions.  Its `log.dirs` contains at least one
-    of these directories, and each of the others is a `metadata.log.dir` without partitions.
-    """
+    """Return True if the `--config` file belongs to a broker with other log directories."""
     if not settings.is_broker_file:
         return False
     entries = {without_links(path) for path in configured_log_dirs(settings) or (_DEFAULT_LOG_DIR,)}
     others = [path for path in directories if without_links(path) not in entries]
     metadata_dirs = {without_links(path) for path in configured_metadata_dirs(settings)}
+    # The file belongs to the broker of the given directories under two conditions.  Its `log.dirs` contains at least
+    # one of these directories, and each of the others is a `metadata.log.dir` without partitions.
     return len(others) == len(directories) or any(
         without_links(path) not in metadata_dirs
         or find_live_partitions(path, (entry.name for entry in fs.scan(path) if entry.is_directory))
@@ -156,7 +153,6 @@ def check_node(settings: Settings, path: Path, meta: MetaProperties | None) -> N
 
 
 def open_directory(path: Path, selection: Selection, fs: Fs) -> SelectedDirectory:
-    """Read the checkpoints and properties of a log directory, and select its live partitions."""
     if not fs.is_directory(path):
         raise NotALogDirectoryError(
             "no such directory", path=str(path), advice="name an entry of the broker's log.dirs"

@@ -52,8 +52,6 @@ def quorum_keys_of(properties: Mapping[str, str]) -> dict[str, str]:
 def stated_node_id(properties: Mapping[str, str]) -> int | None:
     """Return the node id in a broker's properties: `node.id`, or else `broker.id`; None if neither is set.
 
-    A negative `broker.id` without `node.id` gives no id, because brokers before Kafka 4.0 generated an id in this case.
-
     Source: Kafka's KafkaConfig.populateSynonyms and KafkaConfig.validateValues.
     """
     ids = {key: _whole_number(key, properties[key]) for key in (_NODE_ID, _BROKER_ID) if key in properties}
@@ -62,16 +60,16 @@ def stated_node_id(properties: Mapping[str, str]) -> int | None:
             f"{_NODE_ID}={ids[_NODE_ID]} and {_BROKER_ID}={ids[_BROKER_ID]} in --config contradict each other",
             advice="give the node's own file",
         )
+    # A negative `broker.id` without `node.id` gives no id, because brokers before Kafka 4.0 generated an id in this
+    # case.
     if _NODE_ID not in ids and ids.get(_BROKER_ID, 0) < 0:
         return None
     return next(iter(ids.values()), None)
 
 
 def is_zookeeper_file(properties: Mapping[str, str]) -> bool:
-    """Return True if these are the properties of a broker whose topic configs are in ZooKeeper.
-
-    A node that is migrated to KRaft has `process.roles`, even while it still has `zookeeper.connect`.
-    """
+    """Return True if these are the properties of a broker whose topic configs are in ZooKeeper."""
+    # A node that is migrated to KRaft has `process.roles`, even while it still has `zookeeper.connect`.
     if "process.roles" in properties:
         return False
     return "zookeeper.connect" in properties or (_BROKER_ID in properties and _NODE_ID not in properties)

@@ -2,8 +2,7 @@
 
 Sources, weakest first: Kafka's defaults, the `--config` file, the cluster's configs, `--set key=value`, `--set
 topic:key=value`.  The cluster's configs come from its metadata log, or from the files of `--topic-configs` and
-`--broker-configs`.  The `--config` file gives only keys of the broker.  In each of the other sources, a topic key takes
-precedence over the broker keys that give its default.  Among broker keys, Kafka's own order applies (kafka-log 06 §1).
+`--broker-configs`.
 
 Invariants:
 - Every value that a user gave is checked before a `Settings` is made.  The cluster's configs are checked only for
@@ -202,13 +201,10 @@ class Settings:
         return replace(self, topic_overrides=topic_overrides, broker_overrides=broker_overrides)
 
     def of_node(self, metadata: ClusterMetadata, node_id: int | None) -> Settings:
-        """Dynamic broker configs can also contain passwords, so only configs for logs are kept.
-
-        A controller stores any key, but a broker ignores keys that are not dynamic, such as `log.retention.hours`.
-
-        Source: Kafka's DynamicBrokerConfig.removeInvalidConfigs.
-        """
         configs = metadata.configs_of_broker(node_id)
+        # Dynamic broker configs can also contain passwords, so only configs for logs are kept.  A controller stores any
+        # key, but a broker ignores keys that are not dynamic, such as `log.retention.hours`.  Source: Kafka's
+        # DynamicBrokerConfig.removeInvalidConfigs.
         kept = DYNAMIC_BROKER_KEYS - self.held
         return self.with_metadata(
             metadata.topic_configs, {name: text for name, text in configs.items() if name in kept}
@@ -248,14 +244,12 @@ class Settings:
                         )
 
     def _inherited(self, values: Mapping[str, DescribedValue], brokers: Mapping[str, str] | None) -> dict[str, str]:
-        """Return the values that a topic gets from its broker, as far as they also hold for the broker of the run.
-
-        Any broker may have answered.  So a value of one broker holds for no other, and a value of a broker's file or
-        Kafka's default gives way to the `--config` file: if the two differ and `--broker-configs` does not say which of
-        them a dynamic config replaces, the value is unknown.
-        """
+        """Return the values that a topic gets from its broker, as far as they also hold for the broker of the run."""
         if brokers is not None and self.is_broker_file:
             return {}
+        # Any broker may have answered.  So a value of one broker holds for no other, and a value of a broker's file or
+        # Kafka's default gives way to the `--config` file: if the two differ and `--broker-configs` does not say which
+        # of them a dynamic config replaces, the value is unknown.
         found = {}
         for key, value in values.items():
             if value.source == DescribedSource.ALL_BROKERS:
@@ -291,17 +285,16 @@ class Settings:
         return str(self._resolve(key, topic)[1])
 
     def is_stated(self, topic: str, name: str) -> bool:
-        """Return True if the value of `name` is stated, so that compaction may use the value.
-
-        Kafka's default also counts as stated if `--config` is the broker's own file and the cluster's configs show that
-        the topic does not set the key.  For keys that delete data, a broker's file counts only if the topic's own
-        configs and the dynamic configs of the broker are known.
-        """
+        """Return True if the value of `name` is stated, so that compaction may use the value."""
         origin = self.origin(topic, name)
         if origin != Origin.SET and self._is_unlisted(topic):
             return False
+        # For keys that delete data, a broker's file counts only if the topic's own configs and the dynamic configs of
+        # the broker are known.
         if origin == Origin.FILE and name in _KEPT_ELSEWHERE and self.holds_defaults and not self._knows_cluster:
             return self.broker_defaults
+        # Kafka's default also counts as stated if `--config` is the broker's own file and the cluster's configs show
+        # that the topic does not set the key.
         if origin == Origin.DEFAULT:
             return self.broker_defaults or (self.is_broker_file and self._knows_cluster)
         return True
@@ -331,14 +324,10 @@ class Settings:
         return self.topic_overrides is not None and not self.lacks_broker_configs
 
     def _is_unlisted(self, topic: str) -> bool:
-        """Return True if `--topic-configs` was given without this topic; the empty name stands for no topic."""
         return bool(topic) and self.listed_topics is not None and topic not in self.listed_topics
 
     def in_force(self, topic: str) -> dict[str, tuple[Value | None, str]]:
-        """Return the effective value of every topic key for `topic`, with its `origin`.
-
-        If a key that deletes data is not stated, its value is None and its origin is `not stated`.
-        """
+        """If a key that deletes data is not stated, its value is None and its origin is `not stated`."""
         found = {name: self._resolve(key, topic) for name, key in TOPIC_KEYS.items()}
         unstated = {name for name in _DELETING_KEYS if not self.is_stated(topic, name)}
         return {
@@ -347,7 +336,6 @@ class Settings:
         }
 
     def check_selection(self, topics: Collection[str], have_metadata: bool) -> None:
-        """Refuse a common cleanup policy for several topics, and warn of settings for topics that are not selected."""
         bare = next((name for name in _POLICY_KEYS if name in self.sets), None)
         if bare is not None and len(set(topics)) > 1 and not have_metadata:
             raise SettingsError(
@@ -362,13 +350,14 @@ class Settings:
 
     # ------------------------------------------------------------------------------------------------ finding a value
     def _values_of_topic(self, topic: str) -> Hashable:
-        """Return all that distinguishes the config of `topic` from the config of another topic."""
         sources = (self.topic_sets, self.topic_overrides or {}, INTERNAL_TOPIC_CONFIGS)
         return self._is_unlisted(topic), *(frozenset(each.get(topic, {}).items()) for each in sources)
 
     def _given(self, key: Key, topic: str | None) -> Iterator[_Given]:
         """Yield every value that was given for `key`, strongest first."""
         own = (*key.aliases, key.name) if key.name in TOPIC_KEYS else ()
+        # The `--config` file gives only keys of the broker.  In each of the other sources, a topic key takes precedence
+        # over the broker keys that give its default.  Among broker keys, Kafka's own order applies (kafka-log 06 §1).
         names = key.broker_names if own else (BrokerName(key.name),)
         created = self._created_with(key, topic)
         if created is not None:
@@ -681,7 +670,6 @@ def _contradiction(one: str, other: str) -> SettingsError:
 
 
 def _check_tiered_storage(values: _Values, topic: str | None) -> None:
-    """Check the rules of tiered storage (kafka-log 06 §1)."""
     of_topic = f" of topic {topic}" if topic else ""
     if not values.truth("remote.storage.enable"):
         return

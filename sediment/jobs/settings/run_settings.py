@@ -33,7 +33,6 @@ class RunSettings:
     nodes: tuple[Settings, ...]
 
     def log_dirs(self, of_node: Callable[[Settings], Iterable[Path]] = configured_log_dirs) -> tuple[Path, ...]:
-        """Return the `log.dirs` of every file, or its `log.dir`; `of_node` returns the directories of one file."""
         found: list[Path] = []
         for node in self.nodes:
             paths = tuple(of_node(node))

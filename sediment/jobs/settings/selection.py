@@ -30,7 +30,6 @@ class Selection:
         return topic in self.topics or any(pattern.startswith(f"{topic}-") for pattern in self.partitions)
 
     def check(self, names: Iterable[str], *, where: str) -> None:
-        """Check that every glob selects a partition in `names`; with both options, the partition must match both."""
         known = list(names)
         check_patterns(self.partitions, known, where=where)
         check_topic_patterns(self.topics, map(topic_of, known), where=where)

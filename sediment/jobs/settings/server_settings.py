@@ -74,28 +74,25 @@ def server_settings(settings: Settings, directories: Sequence[Path], fs: Fs) -> 
 
 
 def _without_keys_of_sets(keys: Mapping[str, str], sets: Mapping[str, str]) -> Mapping[str, str]:
-    """Leave out the keys that `--set` replaces: the same keys, and retention times in other units.
-
-    Kafka would prefer the key with the smaller unit.
-    """
+    """Leave out the keys that `--set` replaces: the same keys, and retention times in other units."""
+    # Kafka would prefer the key with the smaller unit.
     times = () if sets.keys().isdisjoint(_RETENTION_TIMES) else _RETENTION_TIMES
     replaced = {*sets, *times}
     return {key: text for key, text in keys.items() if key not in replaced}
 
 
 def with_held_keys(settings: Settings, directories: Sequence[Path]) -> Settings:
-    """Return the settings with the hold keys of a clone in `directories`; `--set` may replace these keys."""
     return replace(settings, config_file={**settings.config_file, **held_keys(settings, directories)})
 
 
 def held_keys(settings: Settings, directories: Sequence[Path]) -> dict[str, str]:
     """Return the keys with which a clone on hold deletes nothing.
 
-    These keys are in the server.properties of one of the directories.  They may also be in `--config`, if it is the
-    file of a clone on hold and contains all of them.
+    These keys are in the server.properties of one of the directories.
     """
     from sediment.engine.clone.server_properties import HELD  # a read-only server loads no code of clones
 
+    # The keys may also be in `--config`, if it is the file of a clone on hold and contains all of them.
     found = dict(HELD) if _states(settings.config_file, HELD) == HELD else {}
     for directory in directories:
         file = directory / SERVER_PROPERTIES_FILE
@@ -112,7 +109,6 @@ def _states(properties: Mapping[str, str], wanted: Mapping[str, str]) -> dict[st
 
 
 def config_of_topic(settings: Settings, metadata: ClusterMetadata, topic: str) -> LogConfig:
-    """Return the effective config of a topic; `settings` are the settings of the node, and include `metadata`."""
     config = settings.for_topic(topic)
     if topic not in INTERNAL_TOPICS:
         return config
@@ -128,7 +124,6 @@ def config_of_topic(settings: Settings, metadata: ClusterMetadata, topic: str) -
 
 
 def stated_broker_values(settings: Settings, metadata: ClusterMetadata, node_id: int) -> Mapping[str, Value]:
-    """Return the broker keys that a source sets, with their values; leave out values that Kafka would refuse."""
     of_node = settings.of_node(metadata, node_id)
     found: dict[str, Value] = {}
     for name in BROKER_KEYS:

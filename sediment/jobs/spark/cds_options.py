@@ -6,10 +6,6 @@ after the first local run without an archive, or in `sediment setup warm-up`.
     spark-<version>-<digest>.jsa          the archive, with a digest of Java's and Spark's files
     spark-<version>-<digest>.jsa.stamp    JSON: the state of the complete archive, or the reason why none exists
 
-Invariants: an archive is used only if its stamp describes its file, so an incomplete or changed archive is never used,
-and only if nobody but this user and root can change it, because a JVM runs what it finds there.  A JVM ignores an
-archive that was made by another JVM or from other JARs.
-
 Source: JEP 350, dynamic archives of class data sharing.
 """
 
@@ -56,6 +52,8 @@ def stamp_path(archive: Path) -> Path:
 
 def usable_archive() -> Path | None:
     path = archive_path()
+    # An archive is used only if its stamp describes its file, so an incomplete or changed archive is never
+    # used, and only if nobody but this user and root can change it, because a JVM runs what it finds there.
     is_complete = _stamp(path).get(_STATE) is not None and _stamp(path)[_STATE] == _state(path)
     if not is_complete or " " in str(path):
         return None
@@ -69,6 +67,7 @@ def usable_archive() -> Path | None:
 
 def archive_options() -> str:
     path = usable_archive()
+    # A JVM ignores an archive that was made by another JVM or from other JARs.
     return "" if path is None else f"-Xshare:auto -Xlog:cds*=off -XX:SharedArchiveFile={path}"
 
 

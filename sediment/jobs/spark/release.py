@@ -16,7 +16,6 @@ def spark_minor() -> str:
 
 
 def no_data_source() -> UsageError:
-    """Return the error of a PySpark whose data sources lack what `kafka-log` needs."""
     return UsageError(
         f"the format kafka-log needs Spark {SUPPORTED}, but this is Spark {version('pyspark')}",
         advice=f"{install_command('spark')}, or read with `sediment dump`, which needs no Spark",

@@ -302,17 +302,16 @@ _launched: list[_Launched] = []
 
 
 def _launch_gateway(*given: Any) -> Any:
-    """Call PySpark's `launch_gateway`; if it is interrupted, end the JVM.
-
-    PySpark then removes the directory to which the JVM writes its port.  Without this directory, the JVM's main thread
-    fails before it waits for the end of its stdin, but the gateway's thread would keep the JVM running forever.
-    """
+    """Call PySpark's `launch_gateway`; if it is interrupted, end the JVM."""
     java_gateway: Any = importlib.import_module("pyspark.java_gateway")
     popen, java_gateway.Popen = java_gateway.Popen, _Launched
     with ended_if_killed(_end_launched):
         try:
             return java_gateway.launch_gateway(*given)
         except BaseException:
+            # PySpark then removes the directory to which the JVM writes its port.  Without this directory, the JVM's
+            # main thread fails before it waits for the end of its stdin, but the gateway's thread would keep the JVM
+            # running forever.
             _end_launched()
             raise
         finally:
@@ -442,7 +441,6 @@ class _Chatter:
             self.pipe = -1
 
     def pass_on(self) -> None:
-        """Drop the stored output, and write all later output to stderr."""
         self._passing_on = True
 
     def heard(self) -> str:

@@ -1,15 +1,8 @@
 """Pool of Spark tasks: items packed by weight, results in the order in which the tasks finish.
 
-Each packed task is a separate Spark job, so the driver can commit a partition as soon as its task is done.  A few
-threads submit the jobs, largest first.  The tasks use an RDD, because Catalyst needs seconds for its first plan, which
-is noticeable in a small run.
+A few threads submit the jobs, largest first.
 
-If the last step of an item only waits for a disk, the item is `Pending`: the next items of the task start before that
-step.
-
-Invariant: every item has exactly one result, or the error with which Spark gave up on its task.  Items that shared a
-failed task are retried once, each in a separate task.  But if a Python worker cannot begin, for example because the
-executors lack a module, no item is the cause, and no further task of the run starts.
+Invariant: every item has exactly one result, or the error with which Spark gave up on its task.
 """
 
 from __future__ import annotations
@@ -71,10 +64,8 @@ def _never() -> bool:
 
 
 def pack_in_rounds(weights: Sequence[int], slots: int, at_least: int = 1) -> int:
-    """Return how many tasks each slot should run, one after another: as few as the weights allow.
-
-    Few tasks are better, because the items of one task overlap, and each task costs Spark some CPU time.
-    """
+    """Return how many tasks each slot should run, one after another: as few as the weights allow."""
+    # Few tasks are better, because the items of one task overlap, and each task costs Spark some CPU time.
     return max(at_least, -(-sum(weights) // (_TASK_WEIGHT * slots)), -(-len(weights) // (_TASK_ITEMS * slots)))
 
 
@@ -152,7 +143,6 @@ def _results(
         finished.put([TaskResult(item, None, error) for item in task])
 
     def submit(task: list[Item], lost_with: Exception | None = None) -> None:
-        """Run `task`; `lost_with` is the error of an earlier task with the same items, or None."""
         nonlocal lost_alone
         if is_stopped():
             fail(task, NotStartedError("the run was stopped"))
@@ -164,15 +154,22 @@ def _results(
             fail(task, _given_up[group])
             return
         try:
+            # Each packed task is a separate Spark job, so the driver can commit a partition as soon as its task is
+            # done.
             sc.setJobGroup(group, f"{len(task)} partitions")
+            # The tasks use an RDD, because Catalyst needs seconds for its first plan, which is noticeable in a small
+            # run.
             results = sc.parallelize(task, 1).mapPartitions(_TaskFunction(start)).collect()
             finished.put([TaskResult(item, result, None) for item, result in zip(task, results, strict=True)])
         except Exception as error:
+            # If a Python worker cannot begin, for example because the executors lack a module, no item is the
+            # cause, and no further task of the run starts.
             if _cannot_begin(error):
                 _given_up[group] = error
                 fail(task, error)
             elif len(task) > 1:
                 for item in task:
+                    # Items that shared a failed task are retried once, each in a separate task.
                     pool.submit(partial(submit, [item], error))
             else:
                 lost_alone += 1
@@ -191,11 +188,9 @@ def _results(
 
 
 def _cannot_begin(error: Exception) -> bool:
-    """Return True if the worker failed before it reached an item.
-
-    A worker that was killed, for example because it used too much memory, leaves no traceback.
-    """
+    """Return True if the worker failed before it reached an item."""
     text = str(error)
+    # A worker that was killed, for example because it used too much memory, leaves no traceback.
     is_before = "Traceback (most recent call last)" in text and _OWN_FRAME not in text
     return is_before or any(said in text for said in _CANNOT_BEGIN)
 

@@ -65,10 +65,7 @@ def silent_once_nobody_listens(worker: _Worker) -> _Worker:
 
 
 def silence_once_nobody_listens(daemon: Any) -> None:
-    """Prevent a traceback of the module `pyspark.daemon` after the JVM has ended.
-
-    A newly forked process writes to the JVM before its worker runs, and flushes its output afterwards.
-    """
+    """Prevent a traceback of the module `pyspark.daemon` after the JVM has ended."""
 
     def print_exc() -> None:
         if not isinstance(sys.exc_info()[1], _GONE):
@@ -78,6 +75,7 @@ def silence_once_nobody_listens(daemon: Any) -> None:
         if not isinstance(sys.exc_info()[1], _GONE):
             print(*text, **given)
 
+    # A newly forked process writes to the JVM before its worker runs, and flushes its output afterwards.
     daemon.worker = silent_once_nobody_listens(daemon.worker)
     daemon.traceback = SimpleNamespace(print_exc=print_exc, format_exc=traceback.format_exc)
     daemon.print = quiet_print

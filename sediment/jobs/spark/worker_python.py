@@ -26,14 +26,12 @@ _SAFE_PATH = {"PYTHONSAFEPATH": "1"}
 
 
 def safe_path_variables() -> dict[str, str]:
-    """Return the environment variables that keep a new Python from importing modules of the working directory.
-
-    There are none if this process imports modules from there itself, as `python -m` in a source tree does.
-    """
+    """Return the environment variables that keep a new Python from importing modules of the working directory."""
     try:
         here = os.path.realpath(Path.cwd())
     except OSError:
         return dict(_SAFE_PATH)  # the working directory was removed
+    # There are none if this process imports modules from there itself, as `python -m` in a source tree does.
     return {} if any(os.path.realpath(entry) == here for entry in sys.path) else dict(_SAFE_PATH)
 
 
@@ -42,10 +40,8 @@ def safe_environment() -> dict[str, str]:
 
 
 def check_worker_python(sc: SparkContext) -> None:
-    """Check that Spark's Python on the driver's machine has this package.
-
-    Applications that distribute Python files themselves are not checked.
-    """
+    """Check that Spark's Python on the driver's machine has this package."""
+    # Applications that distribute Python files themselves are not checked.
     if sc._python_includes:
         return
     python = shutil.which(sc.pythonExec)

@@ -4,11 +4,7 @@ A replay of a partition of `__consumer_offsets` gives its groups.  The rows of a
 from the ends of the partitions in the log directories of the query.  If these contain several replicas of a partition,
 the end is that of the best replica.
 
-Each group is stored in one partition of `__consumer_offsets`, so the rows of each partition are independent.
-Partitions of other topics have no rows.
-
-Invariant: a topic name in a record never becomes a path.  The end of a log is read only if a log directory lists the
-partition, and if this directory belongs to the cluster of the group.
+Invariant: a topic name in a record never becomes a path.
 """
 
 from __future__ import annotations
@@ -102,8 +98,6 @@ def _committed(topic: str, partition: int, offset: CommittedOffset) -> dict[str,
 
 
 class _Ends:
-    """Cache of the log end offsets of the partitions in `log_dirs`, and in the directory of the group."""
-
     def __init__(self, log_dirs: Sequence[Path], fs: Fs, *, are_wanted: bool) -> None:
         self._log_dirs = log_dirs
         self._fs = fs
@@ -121,6 +115,8 @@ class _Ends:
             return None
         wanted = TopicPartition(topic, partition)
         own = self._cluster(log_dir)
+        # The end of a log is read only if a log directory lists the partition, and if this directory belongs to the
+        # cluster of the group.
         found = tuple(
             each / str(wanted)
             for each in dict.fromkeys((log_dir, *self._log_dirs))

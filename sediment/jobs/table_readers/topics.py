@@ -38,10 +38,7 @@ _NOT_STATED = "NOT_STATED"
 
 
 def read_topics(request: TableRequest, task: TableTask, fs: Fs) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the topics of the task's sources, sorted by topic.
-
-    If several log directories of a cluster have partitions of a topic, the rows are those of the first directory.
-    """
+    """Yield the rows of the topics of the task's sources, sorted by topic."""
     import pyarrow as pa
 
     settings = Settings.load(None if request.config is None else Path(request.config), ())
