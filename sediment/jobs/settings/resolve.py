@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import difflib
 import logging
-import re
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -54,6 +53,7 @@ from sediment.jobs.settings.properties_file import (
 from sediment.retention.policy import RetentionConfig
 from sediment.segment_io.errors import SettingsError
 from sediment.segment_io.format.layout import INT32_MAX
+from sediment.segment_io.format.names import is_topic_name
 
 if TYPE_CHECKING:
     from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata  # it loads compiled code
@@ -71,8 +71,6 @@ _KEPT_ELSEWHERE = frozenset({*_DELETING_KEYS, "min.compaction.lag.ms", "producer
 """Keys whose value in a broker's file counts only if the configs of the topic and of the broker are known."""
 
 _SAME_AS_RETENTION = -2
-
-_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 class Origin(StrEnum):
@@ -591,7 +589,7 @@ def _any_key(name: str) -> Key:
 
 
 def _topic_key(topic: str, name: str, given: str) -> Key:
-    if not _TOPIC_NAME.fullmatch(topic) or topic in (".", ".."):
+    if not is_topic_name(topic):
         raise SettingsError(f"--set {given}: {topic!r} is not a valid topic name", advice="write --set topic:key=value")
     if name not in TOPIC_KEYS and name in BROKER_KEYS:
         own = next((key.name for key in TOPIC_KEYS.values() if name in (b.name for b in key.broker_names)), None)
