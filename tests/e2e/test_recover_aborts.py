@@ -13,7 +13,7 @@ from tests.e2e.kraft import KafkaNode, running
 from tests.e2e.test_adopt import create, errors
 from tests.e2e.test_clone import produce
 from tests.jobs.log_dirs import Outcome, sediment_process
-from tests.jobs.recover.test_recover_aborts import HANGING, hang
+from tests.jobs.recovering.test_recover_aborts import HANGING, hang
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
 

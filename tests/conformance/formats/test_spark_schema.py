@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tests.jobs.datasource.test_datasource import KAFKA_SOURCE_SCHEMA
+from tests.jobs.data_source.test_datasource import KAFKA_SOURCE_SCHEMA
 
 pytestmark = pytest.mark.conformance
 

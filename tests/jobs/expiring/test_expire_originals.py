@@ -19,7 +19,7 @@ from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.fs import Fs
 from tests.faults.faulty_fs import Fail, FaultyFs, Kill, Killed
-from tests.jobs.expire.test_expire import LOG_START, NAME, bases, make_log
+from tests.jobs.expiring.test_expire import LOG_START, NAME, bases, make_log
 from tests.jobs.log_dirs import sediment, tree, write_checkpoint
 from tests.jobs.originals.kept_originals import catalogues, originals_of, put_back
 from tests.segments import NOW_MS

@@ -19,8 +19,8 @@ from sediment.segment_io.errors import UsageError
 from sediment.segment_io.fs import Fs
 from tests.faults.faulty_fs import Kill, Killed
 from tests.faults.inline_spark import inline_spark
-from tests.jobs.expire.test_expire import NAME, make_log
-from tests.jobs.expire.test_expire_originals import EPOCHS, LinkingFs
+from tests.jobs.expiring.test_expire import NAME, make_log
+from tests.jobs.expiring.test_expire_originals import EPOCHS, LinkingFs
 from tests.jobs.log_dirs import Outcome, read_checkpoint, sediment, tree, write_checkpoint
 from tests.jobs.originals.kept_originals import catalogues
 from tests.logs import START_MS, LogShape, write_random_log
@@ -428,7 +428,7 @@ def test_a_restore_killed_after_any_step_is_finished_by_the_same_command_and_can
 
 
 def test_a_killed_run_can_be_undone(tmp_path: Path) -> None:
-    from tests.jobs.expire.test_expire_originals import run as run_expire
+    from tests.jobs.expiring.test_expire_originals import run as run_expire
 
     for number in itertools.count(2, 7):
         root = tmp_path / str(number)
