@@ -10,8 +10,7 @@ import pytest
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.stores import CHUNK_BYTES, Store
 from tests.e2e.hdfs import running_hdfs
-from tests.jobs.cleaning.test_to_output import write_log
-from tests.jobs.log_dirs import Outcome, make_log_dir, sediment_process, tree
+from tests.jobs.log_dirs import Outcome, make_log_dir, sediment_process, tree, write_log
 from tests.served import unpacked
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]

@@ -40,7 +40,7 @@ from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints,
 from tests.corpus import load_loading_case
 from tests.faults.fs_trace import Tree, contents, read_tree, write_tree
 from tests.faults.inline_spark import inline_spark
-from tests.jobs.expiring.test_expire import make_log
+from tests.jobs.expiring.expired_logs import make_log
 from tests.jobs.log_dirs import Outcome, read_checkpoint, sediment, write_checkpoint
 from tests.logs import START_MS, LogShape, write_random_log
 from tests.segments import NOW_MS

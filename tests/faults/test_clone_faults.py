@@ -11,9 +11,8 @@ from sediment.segment_io.manifest import MANIFEST_FILE
 from tests.faults.fs_trace import Failure, Fault, FsTrace, contents, read_tree, write_tree
 from tests.faults.inline_spark import inline_spark
 from tests.faults.matrix import sample, sampled_by_crash
-from tests.jobs.cleaning.test_to_output import write_log
 from tests.jobs.cloning.clones import logs_of
-from tests.jobs.log_dirs import Outcome, make_log_dir, sediment
+from tests.jobs.log_dirs import Outcome, make_log_dir, sediment, write_log
 from tests.segments import NOW_MS
 
 CLONE = "clone"

@@ -27,7 +27,7 @@ from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_checkpoints
 from tests.faults.faulty_fs import Disk, Fail, FaultyFs, Image, read_image, write_image
-from tests.jobs.expiring.test_expire import NAME, make_log
+from tests.jobs.expiring.expired_logs import NAME, make_log
 from tests.segments import NOW_MS
 from tests.twin.segments import list_segments
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import pty
@@ -20,6 +21,8 @@ import pytest
 from click.testing import CliRunner
 
 from sediment.jobs.cli import main
+from sediment.segment_io.format.checkpoints import format_partition_metadata, format_uuid
+from tests.segments import NOW_MS, batch_bytes, write_segment, write_snapshot
 from tests.waiting import LIMIT_SECONDS
 
 
@@ -128,3 +131,16 @@ def corpus_log_dir(path: Path, rounds: Sequence[tuple[Any, Any]], *, clean: bool
     dirty = {case.partition: given.dirty for case, given in rounds if given.dirty is not None}
     sets = [option for case, _ in rounds for option in topic_sets(case.partition.rpartition("-")[0], case.configs)]
     return make_log_dir(path, partitions, dirty=dirty, clean=clean), sets
+
+
+def write_log(path, keys="ab", end=30):
+    """Write a partition with three segments, the last one active."""
+    for base in range(0, end, 10):
+        batches = [batch_bytes(n, keys[n % len(keys)], timestamp=NOW_MS) for n in range(base, base + 10)]
+        write_segment(path, base, batches)
+    (path / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
+    topic_id = format_uuid(hashlib.md5(path.name.removesuffix("-0").encode()).digest())
+    (path / "partition.metadata").write_bytes(format_partition_metadata(topic_id))
+    write_snapshot(path, 10)
+    write_snapshot(path, 20)
+    return path

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.archives import unpack
-from tests.jobs.expiring.test_expire import make_log
+from tests.jobs.expiring.expired_logs import make_log
 from tests.jobs.log_dirs import Outcome, sediment, tree
 from tests.segments import NOW_MS
 

@@ -14,8 +14,7 @@ from sediment.engine.replicas import Replica, open_cluster_directory
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.stores import Store
-from tests.jobs.cleaning.test_to_output import write_log
-from tests.jobs.log_dirs import make_log_dir, tree
+from tests.jobs.log_dirs import make_log_dir, tree, write_log
 
 PARTITION = TopicPartition("t", 0)
 

@@ -1,8 +1,6 @@
 """`compact --output`: the same result as in place, in another directory, and an unchanged source."""
 
 import errno
-import hashlib
-import json
 import os
 import pickle
 import shutil
@@ -15,50 +13,22 @@ import pytest
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.jobs.cleaning import to_output
 from sediment.jobs.spark.task_pool import TaskResult
-from sediment.segment_io.format.checkpoints import format_partition_metadata, format_uuid
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.clean_shutdown_file import NEW_DIRECTORY, format_clean_shutdown
 from sediment.segment_io.stores import Store
 from tests.corpus import load_case
-from tests.jobs.log_dirs import corpus_log_dir, make_log_dir, read_checkpoint, sediment, tree, write_checkpoint
-from tests.segments import NOW_MS, batch_bytes, write_segment, write_snapshot
+from tests.jobs.cleaning.outputs import CLEANER, COMPACT, MANIFEST, image, kill_when, published, uri
+from tests.jobs.log_dirs import (
+    corpus_log_dir,
+    make_log_dir,
+    read_checkpoint,
+    sediment,
+    tree,
+    write_checkpoint,
+    write_log,
+)
+from tests.segments import NOW_MS
 from tests.waiting import LIMIT_SECONDS, wait_until
-
-MANIFEST = "sediment-manifest.json"
-CLEANER = "cleaner-offset-checkpoint"
-COMPACT = "--set=t:cleanup.policy=compact"
-
-
-def image(path):
-    """Everything that a change of a directory could change."""
-    return {
-        str(file.relative_to(path)): (file.stat().st_mtime_ns, file.stat().st_ino, file.read_bytes())
-        for file in sorted(path.rglob("*"))
-        if file.is_file()
-    } | {str(path): sorted(str(file) for file in path.rglob("*"))}
-
-
-def published(output):
-    """Return the files of an output, after a check of its manifest."""
-    found = tree(output)
-    manifest = json.loads(found.pop(MANIFEST))
-    assert {file["name"]: (file["size_bytes"], file["sha256"]) for file in manifest["files"]} == {
-        name: (len(content), hashlib.sha256(content).hexdigest()) for name, content in found.items()
-    }
-    return found
-
-
-def write_log(path, keys="ab", end=30):
-    """Write a partition with three segments, the last one active."""
-    for base in range(0, end, 10):
-        batches = [batch_bytes(n, keys[n % len(keys)], timestamp=NOW_MS) for n in range(base, base + 10)]
-        write_segment(path, base, batches)
-    (path / "leader-epoch-checkpoint").write_text("0\n1\n0 0\n")
-    topic_id = format_uuid(hashlib.md5(path.name.removesuffix("-0").encode()).digest())
-    (path / "partition.metadata").write_bytes(format_partition_metadata(topic_id))
-    write_snapshot(path, 10)
-    write_snapshot(path, 20)
-    return path
 
 
 @pytest.fixture
@@ -80,10 +50,6 @@ def corpus(tmp_path):
     """Return a log directory of what Kafka wrote in several cases, and the options of its topics."""
     cases = [load_case(name, tmp_path / "cases") for name in ("plain", "transactions", "everything", "tombstones")]
     return corpus_log_dir(tmp_path / "logs", [(case, case.rounds[0]) for case in cases])
-
-
-def uri(path):
-    return f"file://{path}"
 
 
 @pytest.mark.parametrize(
@@ -386,20 +352,6 @@ def test_the_owner_of_secrets_in_a_uri_does_not_find_them_in_messages(log_dir):
 
 
 # ------------------------------------------------------------------------------------------------ crashes, full disks
-def kill_when(condition, *arguments):
-    """Run the command in a process group of its own and kill all of it as soon as `condition` holds."""
-    running = subprocess.Popen(
-        [sys.executable, "-m", "sediment.jobs.cli", *map(str, arguments)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-    try:
-        wait_until(lambda: condition() or running.poll() is not None)
-        assert running.poll() is None, "it ended before it was killed"
-    finally:
-        os.killpg(running.pid, signal.SIGKILL)
-        running.wait()
 
 
 def test_killed_in_the_middle_it_leaves_no_manifest_and_the_next_run_starts_over(log_dir, tmp_path):

@@ -17,7 +17,7 @@ import pytest
 
 from sediment.segment_io.stores import Store
 from tests.corpus import load_case
-from tests.jobs.cleaning.test_to_output import CLEANER, COMPACT, MANIFEST, image, kill_when
+from tests.jobs.cleaning.outputs import CLEANER, COMPACT, MANIFEST, image, kill_when
 from tests.jobs.log_dirs import corpus_log_dir, make_log_dir, sediment, tree
 from tests.ports import free_port
 from tests.segments import NOW_MS, batch_bytes, write_segment

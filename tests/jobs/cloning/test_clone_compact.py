@@ -8,9 +8,8 @@ import pytest
 
 from sediment.engine.clone.clone_directory import CloneDirectory
 from tests.corpus import load_case
-from tests.jobs.cleaning.test_to_output import write_log
 from tests.jobs.cloning.clones import clone, logs_of
-from tests.jobs.log_dirs import corpus_log_dir, make_log_dir, sediment, tree
+from tests.jobs.log_dirs import corpus_log_dir, make_log_dir, sediment, tree, write_log
 from tests.served import contents
 
 pytestmark = pytest.mark.usefixtures("without_spark")

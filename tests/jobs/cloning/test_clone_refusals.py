@@ -13,9 +13,8 @@ import pytest
 from sediment.engine.copying import replica_copy
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.stores import Store
-from tests.jobs.cleaning.test_to_output import write_log
 from tests.jobs.cloning.clones import append_a_byte, clone, roll
-from tests.jobs.log_dirs import make_log_dir, sediment, tree, write_checkpoint
+from tests.jobs.log_dirs import make_log_dir, sediment, tree, write_checkpoint, write_log
 from tests.served import contents
 
 pytestmark = pytest.mark.usefixtures("without_spark")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from sediment.segment_io.manifest import MANIFEST_FILE
-from tests.jobs.cleaning.test_to_output import write_log
 from tests.jobs.cloning.clones import clone
-from tests.jobs.log_dirs import make_log_dir, sediment, tree, write_checkpoint
+from tests.jobs.log_dirs import make_log_dir, sediment, tree, write_checkpoint, write_log
 from tests.segments import NOW_MS, batch_bytes
 
 LOG = f"{0:020d}.log"

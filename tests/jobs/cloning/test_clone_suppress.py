@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 from sediment.jobs.erasing.suppression_file import add_to_suppression_list
-from tests.jobs.cleaning.test_to_output import write_log
 from tests.jobs.cloning.clones import clone
-from tests.jobs.log_dirs import Outcome, make_log_dir, sediment, tree, write_checkpoint
+from tests.jobs.log_dirs import Outcome, make_log_dir, sediment, tree, write_checkpoint, write_log
 from tests.served import contents
 
 pytestmark = pytest.mark.usefixtures("without_spark")

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.jobs.cleaning.test_to_output import write_log
 from tests.jobs.cloning.clones import clone
-from tests.jobs.log_dirs import make_log_dir, sediment, tree, write_checkpoint
+from tests.jobs.log_dirs import make_log_dir, sediment, tree, write_checkpoint, write_log
 from tests.object_server import ObjectServer, running_server
 from tests.served import contents, unpacked
 

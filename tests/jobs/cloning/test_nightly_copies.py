@@ -7,8 +7,7 @@ import shutil
 from pathlib import Path
 
 from tests.faults.inline_spark import inline_spark
-from tests.jobs.cleaning.test_to_output import write_log
-from tests.jobs.log_dirs import make_log_dir, sediment, write_checkpoint
+from tests.jobs.log_dirs import make_log_dir, sediment, write_checkpoint, write_log
 from tests.segments import NOW_MS, batch_bytes
 
 PAGE = Path(__file__).parents[3] / "docs" / "operate" / "restore-subset-move.md"

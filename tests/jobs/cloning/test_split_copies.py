@@ -17,10 +17,9 @@ from sediment.engine.log_config import LogConfig
 from sediment.jobs.cloning.split_copies import is_split
 from sediment.segment_io.format.names import TopicPartition
 from tests.faults.inline_spark import ATTEMPTS, inline_spark
-from tests.jobs.cleaning.test_to_output import write_log
 from tests.jobs.cloning.clones import append_a_byte, clone, damaged_copy, logs_of, roll
 from tests.jobs.cloning.test_clone_uri import upload
-from tests.jobs.log_dirs import make_log_dir, sediment, tree
+from tests.jobs.log_dirs import make_log_dir, sediment, tree, write_log
 from tests.object_server import running_server
 from tests.segments import NOW_MS
 from tests.served import unpacked

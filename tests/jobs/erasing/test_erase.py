@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,37 +31,12 @@ from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.errors import DeclinedError
 from sediment.segment_io.fs import Fs
 from tests.faults.inline_spark import inline_spark
+from tests.jobs.erasing.erased_logs import STATED, erase, make_logs, records
 from tests.jobs.log_dirs import read_checkpoint, sediment, tree, write_checkpoint
 from tests.jobs.originals.kept_originals import catalogues
 from tests.segments import NOW_MS, batch_bytes, write_segment
 from tests.twin.batches import Record, encode_batch
 from tests.twin.segments import list_segments
-
-STATED = ("--set=people:cleanup.policy=compact", "--set=visits:cleanup.policy=delete")
-
-
-def make_logs(path: Path, *, clean: bool = True) -> Path:
-    """A log directory with people-0 (keys a b a, c a, d) and visits-0 (keys a x, b a), each of two segments."""
-    for name, batches in {
-        "people-0": {0: [batch_bytes(0, "aba")], 3: [batch_bytes(3, "ca"), batch_bytes(5, "d")]},
-        "visits-0": {0: [batch_bytes(0, "ax", codec=4)], 2: [batch_bytes(2, "ba")]},
-    }.items():
-        for base, content in batches.items():
-            write_segment(path / name, base, content)
-    write_checkpoint(path / "recovery-point-offset-checkpoint", {"people-0": 6, "visits-0": 4})
-    if clean:
-        (path / ".kafka_cleanshutdown").touch()
-    return path
-
-
-def records(directory: Path) -> dict[int, tuple[bytes | None, bytes | None]]:
-    """Key and value of the records by offset."""
-    return {
-        record.offset: (record.key, record.value)
-        for segment in list_segments(directory)
-        for _, batch in segment.batches()
-        for record in batch.records()
-    }
 
 
 def end_offset(directory: Path) -> int:
@@ -84,12 +59,6 @@ def keys(tmp_path: Path) -> Path:
     path = tmp_path / "keys.txt"
     path.write_text("a\nnot-there\n")
     return path
-
-
-def erase(logs: Path, *arguments: object) -> Mapping[str, Mapping]:
-    outcome = sediment("erase", logs, "--json", "--yes", *arguments)
-    assert outcome.status == 0, outcome
-    return outcome.partitions()
 
 
 def verdict_table(path: Path, rows: list[dict]) -> Path:

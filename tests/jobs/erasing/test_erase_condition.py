@@ -8,7 +8,7 @@ import pytest
 
 from sediment.jobs.erasing.condition_query import matching_offsets
 from sediment.segment_io.errors import UsageError
-from tests.jobs.erasing.test_erase import STATED, erase, make_logs, records
+from tests.jobs.erasing.erased_logs import STATED, erase, make_logs, records
 from tests.jobs.log_dirs import sediment, tree
 from tests.segments import NOW_MS, write_segment
 from tests.twin.batches import Record, encode_batch

@@ -23,7 +23,7 @@ from sediment.jobs.erasing.evidence import page_file, render_evidence
 from sediment.segment_io.internal_topics.metadata_records import encode_metadata_record
 from sediment.segment_io.protocol import messages as m
 from tests.faults.inline_spark import inline_spark
-from tests.jobs.erasing.test_erase import STATED, make_logs, records
+from tests.jobs.erasing.erased_logs import STATED, make_logs, records
 from tests.jobs.log_dirs import Outcome, sediment, sediment_process, tree
 from tests.segments import NOW_MS, batch_bytes, write_segment
 from tests.twin.batches import Record, encode_batch

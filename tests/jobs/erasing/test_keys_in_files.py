@@ -16,7 +16,7 @@ import pytest
 from sediment.jobs.rewriting import run as rewriting_run
 from sediment.jobs.spark.session import encrypting_files
 from tests.faults.inline_spark import InlineContext, inline_spark
-from tests.jobs.erasing.test_erase import make_logs
+from tests.jobs.erasing.erased_logs import make_logs
 from tests.jobs.log_dirs import sediment
 from tests.waiting import LIMIT_SECONDS
 

@@ -13,7 +13,7 @@ import pytest
 from sediment.jobs.erasing.suppression_file import add_to_suppression_list, read_suppression_list
 from sediment.segment_io.errors import UsageError
 from tests.faults.inline_spark import inline_spark
-from tests.jobs.erasing.test_erase import STATED, erase, make_logs, records
+from tests.jobs.erasing.erased_logs import STATED, erase, make_logs, records
 from tests.jobs.log_dirs import sediment, tree
 from tests.segments import NOW_MS
 

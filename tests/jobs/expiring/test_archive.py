@@ -32,7 +32,7 @@ from sediment.segment_io.tables.planning import ScanTask, TableTask
 from sediment.segment_io.tables.readers import read_table
 from sediment.segment_io.tables.schema import TableRequest
 from tests.faults.faulty_fs import FaultyFs, Kill, Killed
-from tests.jobs.expiring.test_expire import DAY_MS, NAME, bases, deleted, make_log
+from tests.jobs.expiring.expired_logs import DAY_MS, NAME, bases, deleted, make_log
 from tests.jobs.log_dirs import sediment, tree
 from tests.segments import ABORT, NOW_MS, batch_bytes, marker_bytes, write_segment
 from tests.twin.batches import Record, RecordHeader, encode_batch

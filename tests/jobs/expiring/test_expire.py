@@ -15,58 +15,20 @@ from deltalake import DeltaTable
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.expire import expire as run_expire
 from sediment.jobs.settings.resolve import Settings
+from tests.jobs.expiring.expired_logs import LOG_START, NAME, bases, deleted, make_log
 from tests.jobs.log_dirs import read_checkpoint, sediment, tree, write_checkpoint
 from tests.segments import NOW_MS, batch_bytes, write_segment, write_snapshot
 from tests.twin.snapshots import ProducerEntry, parse_snapshot
 from tests.waiting import wait_until
 
-NAME = "orders-0"
-LOG_START = "log-start-offset-checkpoint"
 HIGH_WATERMARK = "replication-offset-checkpoint"
-DAY_MS = 86_400_000
 BASE = ("--json", "--quiet", "--broker-defaults")
-
-
-def make_log(
-    log_dir: Path,
-    name: str = NAME,
-    *,
-    times_ms: tuple[int, ...] = (NOW_MS, NOW_MS, NOW_MS),
-    empty_active: bool = False,
-    mtime_ms: int = NOW_MS,
-    epochs: str | None = None,
-) -> Path:
-    """Segments of five records of 72 bytes at 0, 5, 10 …, each of one time, as a broker leaves them when it stops."""
-    directory = log_dir / name
-    for number, time_ms in enumerate(times_ms):
-        base = 5 * number
-        batches = [batch_bytes(base + n, value=b"val", timestamp=time_ms, producer_id=-1) for n in range(5)]
-        assert {len(batch) for batch in batches} == {72}
-        write_segment(directory, base, batches, index_interval_bytes=0, mtime_ms=mtime_ms)
-        if base:
-            write_snapshot(directory, base)
-    end = 5 * len(times_ms)
-    if empty_active:
-        write_segment(directory, end, mtime_ms=mtime_ms)
-    write_snapshot(directory, end)
-    if epochs is not None:
-        (directory / "leader-epoch-checkpoint").write_text(epochs)
-    (log_dir / ".kafka_cleanshutdown").touch()
-    return directory
 
 
 def expire(log_dir: Path, *sets: str, now_ms: int = NOW_MS, more: tuple[object, ...] = ()) -> dict:
     outcome = sediment("expire", log_dir, *BASE, f"--now-ms={now_ms}", *(f"--set={s}" for s in sets), *more)
     assert outcome.status == 0, outcome.stderr + outcome.stdout
     return outcome.partitions()[NAME]
-
-
-def deleted(report: dict) -> list[int]:
-    return [segment["base_offset"] for segment in report["deleted_segments"]]
-
-
-def bases(directory: Path) -> list[int]:
-    return sorted(int(path.stem) for path in directory.glob("*.log"))
 
 
 @pytest.mark.parametrize(

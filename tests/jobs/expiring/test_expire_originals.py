@@ -18,13 +18,12 @@ from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.fs import Fs
-from tests.faults.faulty_fs import Fail, FaultyFs, Kill, Killed
-from tests.jobs.expiring.test_expire import LOG_START, NAME, bases, make_log
+from tests.faults.faulty_fs import Fail, Kill, Killed
+from tests.jobs.expiring.expired_logs import EPOCHS, LOG_START, NAME, LinkingFs, bases, make_log
 from tests.jobs.log_dirs import sediment, tree, write_checkpoint
 from tests.jobs.originals.kept_originals import catalogues, originals_of, put_back
 from tests.segments import NOW_MS
 
-EPOCHS = "0\n3\n0 0\n1 7\n2 12\n"
 SOME = ("--set=retention.bytes=360", "--set=retention.ms=-1")
 ALL = ("--set=retention.bytes=0", "--set=retention.ms=-1")
 
@@ -171,11 +170,6 @@ def test_values_of_options_lose_what_could_be_a_secret(value, public):
 
 
 # ----------------------------------------------------------------------------------------------------------- what fails
-class LinkingFs(FaultyFs):
-    """Counts links too."""
-
-    def link(self, source: Path, target: Path) -> None:
-        self._run(f"link {target.name}", target.parent, lambda: Fs.link(self, source, target), lambda disk: None)
 
 
 def kept_contents(kept: Path, name: str) -> list[bytes]:

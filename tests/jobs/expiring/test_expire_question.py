@@ -21,7 +21,7 @@ from sediment.jobs.expire import expire as run_expire
 from sediment.jobs.expiring.report import ExpiryRunReport
 from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.errors import DeclinedError, SourceChangedError
-from tests.jobs.expiring.test_expire import NAME, bases, make_log
+from tests.jobs.expiring.expired_logs import NAME, bases, make_log
 from tests.jobs.log_dirs import tree, write_checkpoint
 from tests.jobs.originals.kept_originals import catalogues
 from tests.segments import NOW_MS, batch_bytes, write_segment

@@ -13,7 +13,7 @@ import pytest
 
 from sediment.engine.directory.originals import restore as restoring
 from sediment.engine.directory.originals.kept_files import begins_with_batch
-from tests.jobs.expiring.test_expire import NAME, make_log
+from tests.jobs.expiring.expired_logs import NAME, make_log
 from tests.jobs.log_dirs import Outcome, sediment, tree
 from tests.segments import NOW_MS, batch_bytes
 

@@ -19,8 +19,7 @@ from sediment.segment_io.errors import UsageError
 from sediment.segment_io.fs import Fs
 from tests.faults.faulty_fs import Kill, Killed
 from tests.faults.inline_spark import inline_spark
-from tests.jobs.expiring.test_expire import NAME, make_log
-from tests.jobs.expiring.test_expire_originals import EPOCHS, LinkingFs
+from tests.jobs.expiring.expired_logs import EPOCHS, NAME, LinkingFs, make_log
 from tests.jobs.log_dirs import Outcome, read_checkpoint, sediment, tree, write_checkpoint
 from tests.jobs.originals.kept_originals import catalogues
 from tests.logs import START_MS, LogShape, write_random_log

@@ -17,8 +17,7 @@ from sediment.jobs.reporting.screen import screen_text
 from sediment.jobs.vacuum import VacuumOptions, print_report
 from sediment.jobs.vacuum import vacuum as vacuum_originals
 from sediment.segment_io.errors import UsageError
-from tests.jobs.expiring.test_expire import NAME, make_log
-from tests.jobs.expiring.test_expire_originals import EPOCHS
+from tests.jobs.expiring.expired_logs import EPOCHS, NAME, make_log
 from tests.jobs.log_dirs import Outcome, sediment, tree
 from tests.jobs.originals.kept_originals import catalogues
 from tests.jobs.originals.test_restore import ALL, SOME, expire, restored

@@ -15,8 +15,7 @@ from sediment.jobs.restore import restore as run_restore
 from sediment.segment_io.format.names import CLEAN_SHUTDOWN_FILE
 from sediment.segment_io.fs import Fs
 from tests.faults.faulty_fs import Killed
-from tests.jobs.expiring.test_expire import NAME, make_log
-from tests.jobs.expiring.test_expire_originals import EPOCHS
+from tests.jobs.expiring.expired_logs import EPOCHS, NAME, make_log
 from tests.jobs.log_dirs import read_checkpoint, sediment, tree, write_checkpoint
 from tests.jobs.originals.test_restore import Found, expire, found, recover, restore, restored
 from tests.segments import NOW_MS

@@ -12,7 +12,7 @@ import pytest
 from sediment.jobs.rewriting import to_output
 from sediment.segment_io.stores import Store
 from tests.faults.inline_spark import inline_spark
-from tests.jobs.cleaning.test_to_output import CLEANER, MANIFEST, image, published, uri
+from tests.jobs.cleaning.outputs import CLEANER, MANIFEST, image, published, uri
 from tests.jobs.log_dirs import Outcome, read_checkpoint, sediment, tree, write_checkpoint
 from tests.rewrites import visible_records
 from tests.segments import batch_bytes, write_segment, write_snapshot

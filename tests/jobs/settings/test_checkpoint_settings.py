@@ -18,7 +18,7 @@ from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_boot
 from sediment.segment_io.internal_topics.metadata_log import read_cluster_metadata
 from sediment.segment_io.internal_topics.metadata_records import encode_metadata_record
 from sediment.segment_io.protocol import messages as m
-from tests.jobs.expiring.test_expire import make_log
+from tests.jobs.expiring.expired_logs import make_log
 from tests.jobs.log_dirs import Outcome, sediment, tree
 from tests.segments import NOW_MS, batch_bytes, write_segment
 from tests.served import unpacked

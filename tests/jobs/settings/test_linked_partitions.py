@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.inline_spark import inline_spark
-from tests.jobs.expiring.test_expire import NAME, make_log
+from tests.jobs.expiring.expired_logs import NAME, make_log
 from tests.jobs.log_dirs import Outcome, sediment, tree, write_checkpoint
 from tests.segments import NOW_MS
 

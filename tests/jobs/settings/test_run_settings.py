@@ -12,7 +12,7 @@ from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.run_settings import RunSettings, load_run_settings
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.meta_properties import MetaProperties
-from tests.jobs.expiring.test_expire import bases, make_log
+from tests.jobs.expiring.expired_logs import bases, make_log
 from tests.jobs.log_dirs import Outcome, sediment, tree
 from tests.segments import NOW_MS
 

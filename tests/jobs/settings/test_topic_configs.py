@@ -16,7 +16,7 @@ import pytest
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.metadata_log import read_bootstrap_checkpoint
 from tests.faults.inline_spark import inline_spark
-from tests.jobs.expiring.test_expire import bases, make_log
+from tests.jobs.expiring.expired_logs import bases, make_log
 from tests.jobs.log_dirs import Outcome, sediment, tree, write_checkpoint
 from tests.segments import NOW_MS
 from tests.server.live.nodes import new_node

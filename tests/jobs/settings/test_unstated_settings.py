@@ -15,7 +15,7 @@ from sediment.jobs.settings.run_settings import RunSettings
 from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.fs import Fs
 from tests.archives import unpack
-from tests.jobs.expiring.test_expire import bases, make_log
+from tests.jobs.expiring.expired_logs import bases, make_log
 from tests.jobs.log_dirs import Outcome, sediment, tree, write_checkpoint
 from tests.segments import NOW_MS
 

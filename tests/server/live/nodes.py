@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -16,11 +16,12 @@ from sediment.engine.clone.cluster_records import CloneNode, cluster_records
 from sediment.engine.clone.features import NEWEST_RELEASE, clone_features
 from sediment.engine.clone.plan import ClonedTopic
 from sediment.engine.log_config import LogConfig
+from sediment.jobs.serve import live_options as stated_options
 from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.format.checkpoints import format_uuid
 from sediment.segment_io.format.meta_properties import MetaProperties, format_meta_properties
 from sediment.segment_io.format.names import TopicPartition
-from sediment.segment_io.fs import Fs
+from sediment.segment_io.fs import Fs, OpenFile
 from sediment.segment_io.internal_topics.bootstrap_checkpoint import format_bootstrap_checkpoint
 from sediment.segment_io.internal_topics.metadata_log import ClusterMetadata
 from sediment.segment_io.partition.clean_shutdown_file import NEW_DIRECTORY, format_clean_shutdown
@@ -35,6 +36,7 @@ from sediment.server.network.endpoints import Endpoint
 from sediment.server.server_config import ServerConfig
 from tests.engine.live_logs import config
 from tests.server.network.listeners import Client
+from tests.waiting import LIMIT_SECONDS
 
 NODE = CloneNode(7, format_uuid(bytes(range(16))), format_uuid(bytes(range(1, 17))))
 CONFIG = config(segment_bytes=1 << 20)
@@ -240,3 +242,47 @@ def fetch(client: Client, *partitions: tuple[int, int], **fields: Any) -> list[A
     """Return the answers of (partition, offset) pairs."""
     (topic,) = client.ask(fetch_request(*partitions, **fields), 13).responses
     return list(topic.partitions)
+
+
+class SlowDisk(Fs):
+    """A disk whose syncs of `.log` files wait while it is slow, are counted, and raise its `error`."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+        self.is_fast = threading.Event()
+        self.is_fast.set()
+        self.syncs = 0
+
+    def _open(self, path: Path, *, create: bool) -> OpenFile:
+        disk = self
+
+        class File(OpenFile):
+            def sync(self) -> None:
+                if self.path.suffix == ".log":
+                    assert disk.is_fast.wait(LIMIT_SECONDS)
+                    disk.syncs += 1
+                    if disk.error is not None:
+                        raise disk.error
+                super().sync()
+
+        return File(path, create=create)
+
+    def open_file(self, path: Path) -> OpenFile:
+        return self._open(path, create=False)
+
+    def create_file(self, path: Path, *, like: Path) -> OpenFile:
+        made = self._open(path, create=True)
+        self.adopt_owner(path, like)
+        return made
+
+
+def options_of(
+    *directories: Path, sets: Sequence[str] = (), config: Path | None = None, threads: int = 0, **values: Any
+) -> LiveOptions:
+    """Return the options that the command line makes; without threads, a test runs the background tasks."""
+    options = stated_options(directories, Settings.load(config, list(sets)), Fs())
+
+    def stated(metadata: Any, node_id: int) -> Mapping[str, Any]:
+        return {**options.broker_values(metadata, node_id), "background.threads": threads, **values}
+
+    return replace(options, broker_values=stated)

@@ -9,8 +9,7 @@ import pytest
 
 from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.live import delayed_append
-from tests.server.live.nodes import LiveServer, live, new_node
-from tests.server.live.test_waiting import SlowDisk
+from tests.server.live.nodes import LiveServer, SlowDisk, live, new_node
 from tests.server.transactions.producers import Producer, committed_offset, write_markers
 from tests.waiting import wait_until
 

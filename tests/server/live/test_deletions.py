@@ -6,7 +6,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from sediment.engine.directory import throttle
 from sediment.engine.live.cleaning_states import InProgress
 from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.engine.live.scheduler import Clock
-from sediment.jobs.serve import live_options, server_config
+from sediment.jobs.serve import server_config
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.server_settings import server_settings, with_held_keys
 from sediment.segment_io.errors import DirectoryInUseError, SettingsError, StorageError, UsageError
@@ -27,7 +27,6 @@ from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.metadata_records import ResourceType
 from sediment.server.backends.live import LiveBackend
-from sediment.server.backends.live_options import LiveOptions
 from sediment.server.delayed import Timer
 from sediment.server.errors import ApiError, StartStoppedError
 from sediment.server.groups.group_coordinator import GroupCoordinator
@@ -38,7 +37,7 @@ from sediment.server.network.endpoints import Endpoint
 from sediment.server.server_config import ServerConfig
 from tests.clocks import ManualClock
 from tests.engine.managed import FailingFs, append, latest_of, one_batch
-from tests.server.live.nodes import NODE, new_node, two_directories
+from tests.server.live.nodes import NODE, new_node, options_of, two_directories
 from tests.twin.batches import Record, encode_batch
 from tests.waiting import wait_until
 
@@ -49,18 +48,6 @@ DELETE = (("cleanup.policy", "delete"), ("retention.ms", "1000"), SMALL)
 COMPACT = (("cleanup.policy", "compact"), ("min.cleanable.dirty.ratio", "0.01"), SMALL)
 BROKER = ResourceType.BROKER
 RETENTION_BY_BROKER = ("log.cleanup.policy=delete", "log.retention.ms=1000")
-
-
-def options_of(
-    *directories: Path, sets: Sequence[str] = (), config: Path | None = None, threads: int = 0, **values: Any
-) -> LiveOptions:
-    """Return the options that the command line makes; without threads, a test runs the background tasks."""
-    options = live_options(directories, Settings.load(config, list(sets)), Fs())
-
-    def stated(metadata: Any, node_id: int) -> Mapping[str, Any]:
-        return {**options.broker_values(metadata, node_id), "background.threads": threads, **values}
-
-    return replace(options, broker_values=stated)
 
 
 class Node:

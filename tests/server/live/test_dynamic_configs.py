@@ -25,8 +25,7 @@ from sediment.server.server_config import ServerConfig
 from tests.engine.live_logs import batch
 from tests.served import unpacked
 from tests.server.live.config_script import BROKER, CLIENT_METRICS, GROUP, RECORDED_CONFIGS, SET, ConfigScript
-from tests.server.live.nodes import NODE, LiveServer, live, new_node, produce
-from tests.server.live.test_deletions import options_of
+from tests.server.live.nodes import NODE, LiveServer, live, new_node, options_of, produce
 from tests.server.network.listeners import Client
 from tests.waiting import LIMIT_SECONDS, wait_until
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import struct
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from sediment.segment_io.fs import Fs, OpenFile
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.api_keys import ApiKey
 from sediment.segment_io.protocol.error_codes import ErrorCode
@@ -21,44 +19,22 @@ from sediment.server.live.partition import Partition
 from tests.engine.large_batches import bomb
 from tests.engine.live_logs import batch
 from tests.engine.managed import FailingFs
-from tests.server.live.nodes import LiveServer, commit, fetch, fetch_request, live, new_node, produce, produce_request
+from tests.server.live.nodes import (
+    LiveServer,
+    SlowDisk,
+    commit,
+    fetch,
+    fetch_request,
+    live,
+    new_node,
+    produce,
+    produce_request,
+)
 from tests.server.network.listeners import Client, frame
-from tests.waiting import LIMIT_SECONDS, wait_until
+from tests.waiting import wait_until
 
 LONG_MS = 25_000
 VERSION = 13
-
-
-class SlowDisk(Fs):
-    """A disk whose syncs of `.log` files wait while it is slow, are counted, and raise its `error`."""
-
-    def __init__(self) -> None:
-        self.error: Exception | None = None
-        self.is_fast = threading.Event()
-        self.is_fast.set()
-        self.syncs = 0
-
-    def _open(self, path: Path, *, create: bool) -> OpenFile:
-        disk = self
-
-        class File(OpenFile):
-            def sync(self) -> None:
-                if self.path.suffix == ".log":
-                    assert disk.is_fast.wait(LIMIT_SECONDS)
-                    disk.syncs += 1
-                    if disk.error is not None:
-                        raise disk.error
-                super().sync()
-
-        return File(path, create=create)
-
-    def open_file(self, path: Path) -> OpenFile:
-        return self._open(path, create=False)
-
-    def create_file(self, path: Path, *, like: Path) -> OpenFile:
-        made = self._open(path, create=True)
-        self.adopt_owner(path, like)
-        return made
 
 
 @pytest.fixture

@@ -21,8 +21,7 @@ from sediment.server.coordinator_log import coordinator_partition
 from sediment.server.live.partition import Partition
 from tests.engine.live_logs import batch
 from tests.engine.managed import FailingFs
-from tests.server.live.nodes import LiveServer, fetch, live, new_node, produce, produce_request
-from tests.server.live.test_waiting import SlowDisk
+from tests.server.live.nodes import LiveServer, SlowDisk, fetch, live, new_node, produce, produce_request
 from tests.server.network.listeners import Client
 from tests.server.transactions.producers import (
     NEW_END,
