@@ -19,8 +19,8 @@ from sediment.compaction.clean_log import CleaningMode, clean_log
 from sediment.compaction.prepared_swap import PreparedSwap
 from sediment.segment_io.format.names import Attempt
 from sediment.segment_io.fs import Fs
-from tests.compaction.test_clean_log import Round, flip, put_in_place, renumbered, write_log
-from tests.compaction.test_partition_splits import plan_of
+from tests.compaction.cleanings import Round, flip, put_in_place, renumbered, write_log
+from tests.compaction.splittings import plan_of
 from tests.logs import START_MS, LogShape, write_random_log
 from tests.twin.batches import Batch, ControlType, Record, encode_batch, parse_batch
 from tests.twin.legacy import LegacyBatch

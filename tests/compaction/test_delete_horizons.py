@@ -14,9 +14,9 @@ from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, Prepared
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import Attempt
 from sediment.segment_io.fs import DryRunFs, Fs
-from tests.compaction.test_clean_log import PARTITION, Round, batch_of, clean_both, prepare, put_in_place, write_log
+from tests.compaction.cleanings import PARTITION, Round, batch_of, clean_both, prepare, put_in_place, write_log
+from tests.compaction.splittings import Splitting, clean_in_splits, plan_of
 from tests.compaction.test_legacy_cleaning import legacy_log
-from tests.compaction.test_partition_splits import Splitting, clean_in_splits, plan_of
 from tests.logs import START_MS
 from tests.segments import ABORT, COMMIT, batch_bytes, marker_bytes
 from tests.twin.batches import Record, encode_batch

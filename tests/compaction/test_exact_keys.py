@@ -22,7 +22,7 @@ from sediment.segment_io.fs import DryRunFs, Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.log_view import open_view
-from tests.compaction.test_clean_log import ALL_CODECS, NOW, PARTITION, Round, batch_of, flip, put_in_place, write_log
+from tests.compaction.cleanings import ALL_CODECS, NOW, PARTITION, Round, batch_of, flip, put_in_place, write_log
 from tests.compaction.test_legacy_cleaning import legacy_shape
 from tests.corpus import assert_same_log
 from tests.jobs.log_dirs import tree

@@ -17,7 +17,7 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.log_view import LogView, open_view
-from tests.compaction.test_clean_log import PARTITION, Round, prepare, put_in_place
+from tests.compaction.cleanings import PARTITION, Round, prepare, put_in_place
 from tests.jobs.log_dirs import sediment
 from tests.segments import COMMIT, NOW_MS, batch_bytes, marker_bytes, write_segment, write_snapshot
 from tests.twin.segments import file_batches

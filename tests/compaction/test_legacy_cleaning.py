@@ -16,13 +16,8 @@ from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import Attempt
 from sediment.segment_io.fs import Fs
-from tests.compaction.test_clean_log import Round, clean_both, flip, prepare, put_in_place, renumbered, write_log
-from tests.compaction.test_partition_splits import (
-    Splitting,
-    assert_another_content_is_noticed,
-    assert_same_as_whole,
-    plan_of,
-)
+from tests.compaction.cleanings import Round, clean_both, flip, prepare, put_in_place, renumbered, write_log
+from tests.compaction.splittings import Splitting, assert_another_content_is_noticed, assert_same_as_whole, plan_of
 from tests.logs import START_MS, LogShape, write_random_log
 from tests.twin import cleaner as twin
 from tests.twin.batches import Record, encode_batch

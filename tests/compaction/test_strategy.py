@@ -16,7 +16,7 @@ from sediment.compaction.strategy import (
     choose_strategy,
 )
 from sediment.segment_io.errors import MemoryBudgetError
-from tests.compaction.test_clean_log import batch_of, write_log
+from tests.compaction.cleanings import batch_of, write_log
 from tests.compaction.test_exact_keys import plan_of
 
 GIB = 1 << 30

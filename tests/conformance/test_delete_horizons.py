@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sediment.segment_io.format.layout import INT64_MAX
-from tests.compaction.test_clean_log import Round, batch_of, prepare, put_in_place, write_log
+from tests.compaction.cleanings import Round, batch_of, prepare, put_in_place, write_log
 from tests.compaction.test_delete_horizons import batches_of, tombstone
 from tests.conformance.oracle import KafkaOracle
 from tests.logs import START_MS

@@ -9,7 +9,7 @@ import pytest
 
 from sediment.engine.clone.partition_clone import note_producers
 from sediment.segment_io.fs import Fs
-from tests.compaction.test_clean_log import PARTITION
+from tests.compaction.cleanings import PARTITION
 from tests.compaction.test_last_data_batches import END, OF_MARKER, kept, write_log
 from tests.conformance.oracle import KafkaOracle
 from tests.segments import NOW_MS

@@ -15,7 +15,7 @@ from sediment.records import batches
 from tests.consumers import COMMITTED, UNCOMMITTED, WAIT_SECONDS, confluent_records, ends
 from tests.e2e.clients import transactional
 from tests.e2e.kraft import KafkaNode, running
-from tests.jobs.erasing.test_evidence import Keys, document, make_keys
+from tests.jobs.erasing.evidence_keys import Keys, document, make_keys
 from tests.jobs.log_dirs import sediment_process
 from tests.waiting import wait_until
 

@@ -386,7 +386,7 @@ _EVIDENCE = ("--evidence=@/evidence.json", "--secret-file=@/secret", "--signing-
 
 
 def _lay_out_for_evidence(root: Path) -> None:
-    from tests.jobs.erasing.test_evidence import make_keys
+    from tests.jobs.erasing.evidence_keys import make_keys
 
     _lay_out_for_erase(root)
     (root / "secret").write_bytes(b"0123456789abcdef")

@@ -21,8 +21,7 @@ from tests.jobs.log_dirs import sediment, sediment_process
 from tests.served import contents, serving, unpacked
 from tests.server.network.listeners import Client, api_versions
 from tests.server.security.certificates import write_certificates
-from tests.server.security.test_credentials import credential, line
-from tests.server.security.test_sasl import scram
+from tests.server.security.scram_users import credential, line, scram
 from tests.waiting import LIMIT_SECONDS, wait_until
 
 

@@ -21,8 +21,8 @@ from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format.layout import CODEC_LZ4, CODEC_NONE, CODEC_ZSTD
 from sediment.segment_io.format.names import Attempt
 from sediment.segment_io.fs import DryRunFs, Fs
-from tests.compaction.test_clean_log import Round, plan_of
-from tests.compaction.test_partition_splits import Splitting, clean_in_splits, contents
+from tests.compaction.cleanings import Round, plan_of
+from tests.compaction.splittings import Splitting, clean_in_splits, contents
 from tests.logs import START_MS, LogShape, write_random_log
 from tests.reencodes import random_encoding, reencode_log
 from tests.rewrites import view_of, visible_records

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from benchmarks.generate import Shape, write_partition
-from tests.compaction.test_clean_log import batch_of, flip, write_log
+from tests.compaction.cleanings import batch_of, flip, write_log
 from tests.jobs.log_dirs import make_log_dir, sediment, tree
 from tests.jobs.test_plan import SAME
 from tests.logs import START_MS, LogShape, write_random_log

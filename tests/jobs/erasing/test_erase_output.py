@@ -16,7 +16,7 @@ from sediment.segment_io.errors import UsageError
 from tests.faults.inline_spark import inline_spark
 from tests.jobs.cleaning.outputs import MANIFEST, image, published, uri
 from tests.jobs.erasing.erased_logs import STATED, make_logs, records
-from tests.jobs.erasing.test_evidence import SECRET, Keys, document, make_keys, write_metadata
+from tests.jobs.erasing.evidence_keys import SECRET, Keys, document, make_keys, write_metadata
 from tests.jobs.log_dirs import Outcome, sediment, tree
 from tests.object_server import running_server
 

@@ -37,7 +37,7 @@ from tests.server.live.nodes import NOW_MS, live, live_options, new_node
 from tests.server.live.scram_script import RECORDED_USERS, SHA_256, SHA_512, Deletion, ScramScript, Upsertion
 from tests.server.network.listeners import Client, api_versions
 from tests.server.security.certificates import Certificates, write_certificates
-from tests.server.security.test_sasl import authenticate, scram
+from tests.server.security.scram_users import authenticate, scram
 from tests.waiting import LIMIT_SECONDS
 
 DESCRIBE, ALTER = 50, 51

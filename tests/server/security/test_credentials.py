@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import hmac
 
 import pytest
 from hypothesis import given
@@ -20,19 +19,7 @@ from sediment.server.security.credentials import (
     of_cluster,
     read_users,
 )
-
-
-def credential(password: str, mechanism: str = "SCRAM-SHA-256", salt: bytes = b"0123456789abcdef", iterations=4096):
-    name = HASHES[mechanism]
-    salted = hashlib.pbkdf2_hmac(name, password.encode(), salt, iterations)
-    stored = hashlib.new(name, hmac.digest(salted, b"Client Key", name)).digest()
-    return ScramCredential(salt, stored, hmac.digest(salted, b"Server Key", name), iterations)
-
-
-def line(user: str, mechanism: str, each: ScramCredential) -> str:
-    encoded = (base64.b64encode(part).decode() for part in (each.salt, each.stored_key, each.server_key))
-    return ":".join([user, mechanism, str(each.iterations), *encoded])
-
+from tests.server.security.scram_users import credential, line
 
 ALICE = credential("alice-secret")
 BOB = credential("bob-secret", "SCRAM-SHA-512")

@@ -8,7 +8,7 @@ from sediment.segment_io.errors import UsageError
 from sediment.server.network.endpoints import Endpoint
 from sediment.server.security.credentials import Credentials
 from sediment.server.security.exposure import check_exposure, choose_credentials, security_protocol
-from tests.server.security.test_credentials import credential
+from tests.server.security.scram_users import credential
 
 LOOPBACK, OTHER, EVERY = Endpoint("127.0.0.1", 1), Endpoint("192.0.2.7", 1), Endpoint("0.0.0.0", 1)
 

@@ -19,9 +19,9 @@ from sediment.server.requests import Request
 from sediment.server.security.credentials import Credentials
 from sediment.server.security.sasl import PlainSaslServer, SaslAuthenticationError, ScramSaslServer
 from sediment.server.security.tls import server_context
-from tests.server.network.listeners import Client, Running, api_versions, listener
+from tests.server.network.listeners import Running, api_versions, listener
 from tests.server.security.certificates import write_certificates
-from tests.server.security.test_credentials import credential
+from tests.server.security.scram_users import authenticate, credential, handshake, scram
 
 USERS = Credentials(
     {
@@ -110,27 +110,6 @@ def test_a_client_of_kafka_with_a_wrong_password_is_refused():
             bootstrap_timeout_ms=1_500,
         )
     assert broker.principals == set()
-
-
-def handshake(client: Client, mechanism: str, version: int = 1) -> Any:
-    return client.ask(m.SaslHandshakeRequest(mechanism=mechanism), version)
-
-
-def authenticate(client: Client, token: bytes) -> Any:
-    return client.ask(m.SaslAuthenticateRequest(auth_bytes=token), 2)
-
-
-def scram(client: Client, user: str, password: str, mechanism: str = "SCRAM-SHA-256") -> tuple[str, Any]:
-    """Return the server's first message and its last response."""
-    exchange = ScramClient([mechanism], user, password)
-    assert handshake(client, mechanism).error_code == 0
-    first = authenticate(client, exchange.get_client_first().encode())
-    assert first.error_code == 0
-    exchange.set_server_first(first.auth_bytes.decode())
-    final = authenticate(client, exchange.get_client_final().encode())
-    if final.error_code == 0:
-        exchange.set_server_final(final.auth_bytes.decode())
-    return first.auth_bytes.decode(), final
 
 
 def test_before_authentication_only_api_versions_and_sasl_are_answered(caplog):
