@@ -183,7 +183,6 @@ class _Adoption:
         return owner
 
     def _left_alone(self, owner: OwningNode) -> list[AdoptionReport]:
-        """Return a report for each partition that the node already has or that the plan leaves out."""
         log_dir = str(self._log_dir)
         known = (
             AdoptionReport(str(each), log_dir, UNCHANGED, "known", "the cluster has this partition")

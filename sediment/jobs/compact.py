@@ -177,7 +177,6 @@ def print_report(report: CompactionRunReport, screen: Screen) -> None:
 
 
 def _only_keeps_tombstones(partition: PartitionReport) -> bool:
-    """Return True if the cleaning kept tombstones but no corrupt batches; corrupt batches have their own line."""
     return partition.keeps_tombstones and not partition.corrupt_batches
 
 

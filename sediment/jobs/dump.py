@@ -291,7 +291,6 @@ def _write(query: RowQuery, options: DumpOptions, to: Path, unreadable: list[Unr
 
 
 def _more_columns(query: RowQuery, options: DumpOptions) -> tuple[str, ...]:
-    """Return the columns that are not printed but are needed by the format or for decoding keys and values."""
     if options.format is not None:
         return options.format.columns()
     names = {column.name for column in query.request.selected()}
@@ -372,8 +371,6 @@ def _as_options(request: TableRequest) -> dict[str, str]:
 
 # ------------------------------------------------------------------------------------------------------- rows to stdout
 class _Checked:
-    """Count of rows; `problems` counts the problems listed in the table `indexes`."""
-
     def __init__(self, request: TableRequest) -> None:
         self.reads_all = request.what == "indexes"
         self.count = 0
@@ -689,7 +686,6 @@ def _form(given: DumpArguments) -> Form:
 
 
 def dump(given: DumpArguments, spark: SparkSession | None = None) -> TableDump:
-    """Return the rows that the options of the command select; with `to`, also write them to that directory."""
     query = given.query(find_sources(given.paths, Fs()), None, on_left_out=_LOGGER.warning)
     if given.to is not None:
         unreadable: list[UnreadableRange] = []

@@ -542,7 +542,6 @@ def delete_group(
 
 
 def _check_log_start(view: LogView, checkpoints: PartitionCheckpoints) -> None:
-    """Check that the log start is not above the log end; if it is, checkpoint and segments do not belong together."""
     start, end = checkpoints.log_start, view.log_end_offset
     if start is not None and start > end and view.listing.log_bytes():
         raise CorruptCheckpointError(

@@ -191,7 +191,6 @@ def _status(partition: dict[str, Any]) -> str:
 
 
 def _time(now_ms: int) -> str:
-    """Return a time to the second; return the number itself if the calendar of Python has no such time."""
     try:
         return datetime.fromtimestamp(now_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):

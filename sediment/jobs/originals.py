@@ -250,7 +250,6 @@ def print_report(report: OriginalsRunReport, screen: Screen) -> None:
 
 
 def by_run(rows: Sequence[Row]) -> list[list[Row]]:
-    """Return a list of rows for each run, and a list for each partition without a catalogue."""
     found: dict[str, list[Row]] = {}
     for row in rows:
         found.setdefault(row.run or f"{NO_CATALOGUE} {row.partition}", []).append(row)

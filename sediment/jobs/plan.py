@@ -196,10 +196,9 @@ class PlanReport(RunReport[PartitionPlan]):
 class PlanningTask:
     """One partition to plan; `cleaning` is the task that cleans the partition in memory for --exact.
 
-    `quarantine` is the report that `compact` would give for a quarantined partition.  `compaction_held` and
-    `retention_held` (reason code, text) name the setting that makes `compact` or `expire` skip the partition.
-    `at_work` is the reason to report for a log that looks unclean only because a broker is running.  `known` is None if
-    a broker is at work, so that its files need not agree.
+    `compaction_held` and `retention_held` (reason code, text) name the setting that makes `compact` or `expire` skip
+    the partition.  `at_work` is the reason to report for a log that looks unclean only because a broker is running.
+    `known` is None if a broker is at work, so that its files need not agree.
     """
 
     cleaning: CleaningTask
@@ -222,7 +221,6 @@ class PlanningTask:
         return min(self.cleaning.weight(), self.sample_bytes)
 
     def effort_bytes(self) -> int:
-        """Return the effort of planning, as the number of bytes that could be sampled in the same time."""
         listing = self.cleaning.listing
         last = listing.snapshots[-1] if listing.snapshots else 0
         replayed_bytes = sum(segment.log_bytes for segment in listing.segments if segment.base_offset >= last)
@@ -841,7 +839,6 @@ def _explanations(partition: PartitionPlan) -> list[str]:
 
 
 def _tombstones_left(partition: PartitionPlan) -> list[str]:
-    """Return sentences about the tombstones of a blocked log that no broker drops as long as nothing is appended."""
     about = "about " if partition.sampled_bytes < partition.bytes_before else ""
     texts = []
     if partition.tombstones_expired and partition.reason_code in _FORCED:

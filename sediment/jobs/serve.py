@@ -102,7 +102,6 @@ _FROM_DIRECTORY = frozenset({"node_id"})
 
 # ------------------------------------------------------------------------------------------------------------- settings
 def server_config(settings: Settings) -> ServerConfig:
-    """Return the config of the server; missing keys get the server's own defaults."""
     given: dict[str, Any] = {}
     for field in fields(ServerConfig):
         if field.name in _FROM_DIRECTORY:
@@ -337,7 +336,6 @@ def topic_configs(settings: Settings, metadata: ClusterMetadata, node_id: int) -
 
 
 def quorum_keys(directories: Sequence[Path], settings: Settings) -> Mapping[str, str] | None:
-    """Return the quorum keys in --config, or in the properties file that `clone` and `adopt` write into a directory."""
     if settings.quorum:
         return settings.quorum
     files = (directory / SERVER_PROPERTIES_FILE for directory in directories)

@@ -336,8 +336,6 @@ def _stale_rows(planned: Sequence[_Planned]) -> Column | None:
 
 @dataclass(frozen=True, slots=True)
 class _Read:
-    """Result of the tasks: `rows` of all partitions, stored by Spark, and the summaries of each partition's parts."""
-
     rows: DataFrame
     summaries: tuple[tuple[ReadSummary, ...], ...]
 

@@ -240,7 +240,6 @@ def _changed_pins(pins: dict[str, str], own: VacuumOptions, history: History) ->
 def _decided(
     run: Catalogue, own: VacuumOptions, history: History, pins: dict[str, str], removed_before_ms: int | None
 ) -> Iterator[VacuumReport]:
-    """Yield a row for each partition of a run, with the status that it would have after a removal."""
     names = pins_of(run, pins)
     status = _decide(run, names, removed_before_ms)
     for entry in run.partitions:

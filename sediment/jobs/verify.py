@@ -48,10 +48,7 @@ _TABLE_BYTES = 512 << 20
 def _with_settings(
     found: Sequence[FoundPair], options: CommonOptions, since_ms: int | None, reencoded: bool
 ) -> list[Pair]:
-    """Return the pairs with the settings of their topics.
-
-    The settings come from the metadata log in the log directory of BEFORE, or else of AFTER.
-    """
+    """The settings come from the metadata log in the log directory of BEFORE, or else of AFTER."""
     before, after = (
         settings_of_logs([(side.source.partition, side.source.directory) for side in sides], options.settings, Fs())
         for sides in ([each.before for each in found], [each.after for each in found])

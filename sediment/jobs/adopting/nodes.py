@@ -63,10 +63,9 @@ _START_ONCE = "move the foreign folders away, start the node once, stop it, and 
 
 
 class OwningNode(Protocol):
-    """The future node of the directory, and the change to the node's metadata.
+    """`known` are the partitions that the node already has.
 
-    `known` are the partitions that the node already has.  `has_coordinator` is False if the node cannot coordinate the
-    open transactions in the planned partitions.
+    `has_coordinator` is False if the node cannot coordinate the open transactions in the planned partitions.
     """
 
     @property

@@ -24,8 +24,6 @@ HANDED_OFF = "handed-off"
 
 
 class HandedOff(CleanedInPlace):
-    """The log directories of an engine; it takes the prepared swaps from `folder`."""
-
     def __init__(self, run: Run[PartitionReport], own: CompactOptions, folder: Path) -> None:
         super().__init__(run, own)
         self._folder = folder

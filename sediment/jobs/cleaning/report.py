@@ -39,7 +39,6 @@ def untouched(listing: LogListing, status: str, code: str | None, reason: str | 
 
 
 def is_rewritten(partition: PartitionReport) -> bool:
-    """Return True if the run compacted the partition, or a part of it before a stop or an error."""
     return partition.status == COMPACTED or partition.groups_rewritten > 0
 
 

@@ -117,7 +117,6 @@ def _in_splits(
 
 
 def finish_splits(task: CleaningTask, asked: CleaningResult, swap: PreparedSwap, place: TaskPlace) -> CleaningResult:
-    """Return the swap to commit, if `to_commit` accepts it."""
     with place.reading(task.listing) as fs:
         check_listed(task, fs, at_end=True)
     result = to_commit(asked, swap, drop_keyless=task.options.drop_keyless)
@@ -175,8 +174,6 @@ class CleanedSplits:
 
 @dataclass(frozen=True, slots=True)
 class CollectedSplit:
-    """Number of a split, and the result of its first sweep; a fold passes this result on to the second sweep."""
-
     number: int
     contents: SplitContents
 

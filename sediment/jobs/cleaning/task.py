@@ -170,7 +170,6 @@ def open_and_select(task: CleaningTask, fs: Fs, on_bytes: OnBytes | None = None)
 
 
 def check_listed(task: CleaningTask, fs: Fs, *, at_end: bool = False) -> None:
-    """Check that the segments on disk are the segments that the driver listed."""
     # A dry run holds no lock, so it repeats this check at the end.
     if at_end and not task.dry_run:
         return

@@ -76,7 +76,6 @@ class CleanedCopy(Destination[PartitionReport]):
         return self.directories
 
     def naming(self, directory: SelectedDirectory) -> AbstractContextManager[object]:
-        """Make errors name the source, and not the copies of its small files."""
         return errors_naming(str(self._source(directory).store), directory.path)
 
     def _source(self, directory: SelectedDirectory) -> OutputSource:

@@ -48,7 +48,6 @@ class CloneRequest:
     port: int
     target_version: str
     properties_file: Path | None = None
-    """Path for a second copy of the clone's `server.properties`; None: write no second copy."""
 
 
 def parse_listen(text: str) -> Endpoint:

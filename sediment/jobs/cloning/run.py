@@ -277,7 +277,6 @@ class _Cloning:
             )
 
     def _check_space(self, plan: ClonePlan) -> None:
-        """Check that the disk can hold copies of all logs, unless files may be linked or logs become smaller."""
         is_cut = self._own.until_ms is not None or any(each.until_offset is not None for each in plan.partitions())
         if self._own.link is not LinkMode.COPY or self._earlier is not None or self._own.compact or is_cut:
             return

@@ -55,7 +55,6 @@ def with_copied_pieces(
     group: str,
     is_stopped: Callable[[], bool],
 ) -> tuple[list[CloneTask], list[TaskResult[CloneTask, tuple[str, str]]]]:
-    """Copy the partitions that are split; return the tasks to continue, and the results of tasks whose copy failed."""
     slots = max(1, sc.defaultParallelism)
     ready: list[CloneTask] = []
     failed: dict[int, TaskResult[CloneTask, tuple[str, str]]] = {}

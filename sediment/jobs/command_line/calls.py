@@ -36,7 +36,6 @@ _Outcome = TypeVar("_Outcome")
 def option_values(
     declared: Sequence[type], keywords: Mapping[str, Any]
 ) -> tuple[dict[str, Any], tuple[tuple[str, str], ...]]:
-    """Return two things: the values of the declared options, by field, and the given options as (name, text)."""
     context = click.Context(click.Command("call"))
     values: dict[str, Any] = {}
     given: list[tuple[str, str]] = []

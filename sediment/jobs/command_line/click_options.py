@@ -18,8 +18,6 @@ _COMPLETIONS = {"paths": complete_path, "partitions": complete_partition}
 
 
 class _PathType(click.Path):
-    """A path that the system can open; a URI may be longer."""
-
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
     ) -> str | bytes | os.PathLike[str]:

@@ -69,7 +69,6 @@ class Option:
     """What the field does not say about an option, apart from the field's name, type and default."""
 
     text: str
-    """Help of the option."""
 
     name: str | None = None
     """Long name, without dashes; default: the name of the field."""
@@ -174,7 +173,6 @@ class DeclaredOption:
 
     @property
     def default_text(self) -> Any:
-        """The default in the form in which a caller would give it."""
         if self.default is None:
             return self.option.none
         if self.option.joined:

@@ -61,10 +61,8 @@ class CommonOptions(GivenOptions):
     log_dirs: tuple[Path, ...]
     selection: Selection = Selection()
     settings: Settings = field(default_factory=Settings)
-    """The settings of the node; if there are several nodes, those of the first one."""
 
     other_nodes: tuple[Settings, ...] = ()
-    """The settings of the other nodes, if several --config are given."""
 
     now_ms: int
     now_is_given: bool = False
@@ -78,7 +76,6 @@ class CommonOptions(GivenOptions):
     view: View = field(default_factory=View)
 
     given: tuple[tuple[str, str], ...] = ()
-    """Options that the caller gave, as (name, value); the value of a flag is empty."""
 
     def named_log_dirs(self) -> tuple[str, ...]:
         return self.given_log_dirs or tuple(map(str, self.log_dirs))
@@ -368,7 +365,6 @@ def shown_option(option: click.Option, value: Any) -> list[tuple[str, str]]:
 
 
 def _log_dir_of_metadata(given: Path | None) -> Path | None:
-    """Return the log directory of `--metadata`; the option may also name the folder `__cluster_metadata-0` itself."""
     if given is None:
         return None
     path = given.absolute()

@@ -295,7 +295,6 @@ class Progress:
 
 @contextmanager
 def stages_of(sc: Any, console: Console) -> Iterator[None]:
-    """Show a bar of the tasks in the stages that the SparkContext `sc` runs during the block."""
     counts = (TextColumn("{task.completed:.0f}/{task.total:.0f} tasks"),)
     bar = _bar(console, counts, " tasks", 1, "Spark", time.monotonic, _WorkStart(time.monotonic()))
     if bar is None:

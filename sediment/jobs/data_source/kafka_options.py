@@ -158,7 +158,6 @@ def parse_kafka_options(given: Mapping[str, str]) -> KafkaOptions:
 
 
 def refuse_broker_option(name: str) -> None:
-    """Refuse an option of Spark's Kafka source that has no meaning for files; `name` is in lower case."""
     if name in _REFUSED:
         raise UsageError(f"kafka-log has no option {name!r}", advice=_REFUSED[name])
     if name.startswith(_OF_A_BROKER):

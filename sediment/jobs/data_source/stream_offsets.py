@@ -31,7 +31,6 @@ class StreamOffset:
 
 
 StreamOffsets = Mapping[str, StreamOffset]
-"""The progress of a stream, by topic-partition."""
 
 
 def offsets_json(offsets: StreamOffsets) -> dict[str, Any]:

@@ -6,8 +6,8 @@ It yields rows at the end, or earlier if memory is full.  Last, it yields a summ
 Each part may yield rows several times, and each yield may contain a row of the same key.  The row with the highest
 offset wins.  A tombstone is also a row.
 
-Invariants: a part has exactly one summary, after its records.  If a part cannot be read, only its summary reports the
-error.  Memory use is at most a few times HELD_BYTES, plus the largest batch.
+Invariants: a part has exactly one summary, after its records.  Memory use is at most a few times HELD_BYTES, plus the
+largest batch.
 """
 
 from __future__ import annotations

@@ -110,7 +110,6 @@ def record(report: str, path: str, messages: Console) -> bool:
 
 
 def append(report: str, path: str) -> bool:
-    """Append the run with the JSON `report` to the ledger at `path`, unless the ledger already contains the run."""
     run, partitions = _tables(report)
     run_id = run["run_id"][0].as_py()
     added = _append_once(f"{path}/{PARTITIONS}", partitions, run_id)

@@ -49,7 +49,7 @@ class PartitionProgress:
 class RefreshProgress:
     """Progress in the metadata of a commit: the run, the number of the refresh, and the state of each partition.
 
-    `kind` is LATEST or AS_OF.  `sequence` is 0 in the commit that creates the empty table.
+    `sequence` is 0 in the commit that creates the empty table.
     """
 
     kind: str

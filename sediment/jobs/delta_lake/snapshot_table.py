@@ -191,7 +191,6 @@ class SnapshotTable:
 
 
 def _first_progress(commits: Sequence[Any]) -> RefreshProgress | None:
-    """Return the progress in the newest of `commits` that has one."""
     is_restored = False
     for commit in commits:
         is_restored |= commit.operation == _RESTORE

@@ -16,10 +16,7 @@ FAILED = "failed"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Result of one check: the finding and, unless the status is `ok`, the next action.
-
-    `log_dir` is None for a check of the machine.
-    """
+    """Result of one check: the finding and, unless the status is `ok`, the next action."""
 
     name: str
     status: str

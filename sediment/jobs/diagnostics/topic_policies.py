@@ -19,7 +19,6 @@ _MOST_NAMED = 3
 
 
 def policy_check(directories: Sequence[SelectedDirectory], fs: Fs) -> Check:
-    """Check the policies of the topics in `directories`; of each topic, a little of its largest partition is read."""
     name = "policies"
     found: dict[str, str] = {}
     for directory in directories:

@@ -86,10 +86,7 @@ _HEADINGS: Mapping[str, _Headings] = {
 
 
 class _EmptyLogs:
-    """Empty logs in the table `segments`: partitions whose only segment has no byte.
-
-    `listed` has a row for each empty log; if there are too many, the table shows their number instead of the rows.
-    """
+    """Empty logs in the table `segments`: partitions whose only segment has no byte."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -109,11 +106,6 @@ class _EmptyLogs:
 
 
 class PeopleTable:
-    """The rows of one table for people: at most `limit` rows, or all rows if `limit` is None.
-
-    `is_chosen` is True if the caller chose the columns.
-    """
-
     def __init__(self, request: TableRequest, limit: int | None, *, is_chosen: bool) -> None:
         self._request = request
         self._limit = limit

@@ -37,8 +37,7 @@ _OnUnreadable = Callable[[UnreadableRange], None]
 class RowQuery:
     """A request for rows of `sources`, in their order; `selection` and `last` apply to records only.
 
-    `last` is the maximum number of records of each partition; None: no limit.  `log_dirs` are the log directories in
-    which the table `groups` finds the ends of partitions.
+    `log_dirs` are the log directories in which the table `groups` finds the ends of partitions.
     """
 
     request: TableRequest
@@ -60,7 +59,6 @@ class RowQuery:
         return replace(self, request=replace(self.request, columns=tuple(dict.fromkeys(names))))
 
     def batches(self, fs: Fs, on_unreadable: _OnUnreadable) -> Iterator[pa.RecordBatch]:
-        """Yield the rows, with the columns of the request; no batch is empty."""
         if self.last is None:
             for task in self.tasks(fs):
                 yield from self._read(self._read_request(), task, fs, on_unreadable)

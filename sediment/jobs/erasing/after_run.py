@@ -47,8 +47,6 @@ class ErasedPartition:
 
 @dataclass(frozen=True, slots=True)
 class ScannedPartition:
-    """Result of the second scan: its segments, ascending, and the offsets that still match a condition, int64[n]."""
-
     segments: tuple[RescannedSegment, ...]
     more_matches: Int64s
 

@@ -139,7 +139,6 @@ def _partition(given: Any) -> PartitionEvidence:
 
 
 def _typed(value: Any, hint: Any) -> Any:
-    """Return JSON as a value of the type `hint`: a list becomes a tuple, and an object becomes a dataclass."""
     inner = get_args(hint)
     if get_origin(hint) is UnionType:
         return None if value is None else _typed(value, next(each for each in inner if each is not NoneType))

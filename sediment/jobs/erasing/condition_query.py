@@ -83,7 +83,6 @@ def _without_logs_of_queries() -> Iterator[None]:
 
 
 def _packed(rows: Iterable[Any]) -> Iterator[tuple[str, int, bytes]]:
-    """Yield, for each partition in `rows`, its topic, its number, and its offsets as the bytes of an int64[n]."""
     offsets: dict[tuple[str, int], list[int]] = {}
     for topic, number, offset in rows:
         offsets.setdefault((topic, number), []).append(offset)

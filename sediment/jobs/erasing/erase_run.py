@@ -8,9 +8,8 @@
    memory.
 6. Scan: read everything again, with other code, and sign the evidence.
 
-For keys, step 5 also finds the records: a task searches and rewrites its segment in one scan.  With keys, step 1
-searches only two kinds of partitions.  A partition without a known action is searched, and fails if it has a match.  A
-partition is also searched if its rewritten copy may not fit on the disk.
+For keys, step 5 also finds the records: a task searches and rewrites its segment in one scan.  A partition without a
+known action is searched, and fails if it has a match.
 
 A partition is committed only if each of its matching records has a verdict.
 """
@@ -104,7 +103,6 @@ CONDITION_FAILED = "condition-failed"
 _NO_OFFSETS = np.zeros(0, dtype=np.int64)
 
 _Subject = Keys | Condition | Mapping[TopicPartition, tuple[GivenVerdict, ...]]
-"""What is erased: the records with a key, those that match a condition, or those in a table of verdicts."""
 
 
 def _read_subject(own: EraseOptions) -> _Subject:

@@ -156,8 +156,6 @@ class EraseByKey:
 
 @dataclass(frozen=True, slots=True)
 class ErasePartition:
-    """Rewrite of one partition; with `counts_records` the plan counts all of its records, from their headers."""
-
     verdicts: Verdicts
     with_digests: bool
     counts_records: bool

@@ -51,10 +51,9 @@ _NO_OFFSETS = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class FoundRecords:
-    """Result of the search in one part of a partition.
+    """`offsets`, int64[n], are the ascending offsets of the matches.
 
-    `offsets`, int64[n], are the ascending offsets of the matches.  `keys` are the keys of the matches, if the scan
-    requested keys.
+    `keys` are the keys of the matches, if the scan requested keys.
     """
 
     scanned: int
@@ -75,8 +74,6 @@ class RecordScan(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class KeysAt:
-    """Records at given offsets; `offsets` has the ascending offsets for each partition directory."""
-
     offsets: Offsets
     columns: tuple[str, ...] = ("key",)
 
@@ -308,7 +305,6 @@ def _joined(results: Sequence[FoundRecords | CleaningResult]) -> FoundRecords | 
 
 
 def around(offsets: Int64s) -> Bounds:
-    """Return the bounds that enclose the ascending `offsets`; without offsets, the bounds are empty."""
     if not offsets.size:
         return Bounds(end_offset=ALL.first_offset)
     return Bounds(int(offsets[0]), int(offsets[-1]) + 1)

@@ -65,7 +65,6 @@ NOT_VISIBLE = (
     Place("filesystem-snapshots", None, "delete the snapshots of the filesystem or volume made before the run"),
     Place("free-blocks", None, "the filesystem overwrites freed blocks eventually; use discard or an encrypted volume"),
 )
-"""Places of which a log directory has no trace."""
 
 
 SPARK_FILES = Place(
@@ -74,7 +73,6 @@ SPARK_FILES = Place(
     "keys and values were in files of Spark that are not encrypted, and stay there if Spark is killed: remove the "
     "folders spark-* and blockmgr-* of ended runs in spark.local.dir, and set spark.io.encryption.enabled",
 )
-"""The local directories of a Spark session that was started without encryption."""
 
 
 @dataclass(frozen=True, slots=True)

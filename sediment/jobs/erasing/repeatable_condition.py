@@ -45,7 +45,6 @@ def check_parsed(session: SparkSession, condition: str) -> None:
 
 
 def check_resolved(session: SparkSession, frame: DataFrame) -> None:
-    """Check the condition of the filter that is the last operation of `frame`."""
     jvm: Any = session._jvm
     rules = jvm.org.apache.spark.sql.catalyst.optimizer
     plan = frame._jdf.queryExecution().analyzed()
@@ -101,7 +100,6 @@ def _is_literal_of_time(node: Any) -> bool:
 
 
 def _text_of(node: Any) -> str:
-    """Return the part of the condition from which Spark parsed this node; "" if Spark does not say it."""
     origin = node.origin()
     if not (origin.sqlText().isDefined() and origin.startIndex().isDefined() and origin.stopIndex().isDefined()):
         return ""

@@ -46,8 +46,6 @@ class SecondScan:
 
 @dataclass(frozen=True, slots=True)
 class RescannedSegment:
-    """Result of one segment: the number of its records, its files, and the offsets that still match, int64[n]."""
-
     base_offset: int
     records: int
     matches: Int64s
@@ -100,6 +98,8 @@ def _with_verdict(offsets: Int64s, judged: Int64s) -> list[int]:
 
 
 def _is_final(verdicts: Verdicts, index: int, key: bytes | None, value: bytes | None) -> bool:
+    # A record with a verdict: a dropped record must not exist, a tombstone must have no value, and a replaced record
+    # must have the new bytes.
     match verdicts.actions[index]:
         case Action.TOMBSTONE:
             return value is None and key is not None

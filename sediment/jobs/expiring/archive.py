@@ -60,7 +60,6 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 LogKey = tuple[Path, TopicPartition]
-"""Log directory and a partition in it."""
 
 _PARTITION_COLUMNS = ("topic", "day")
 _IDENTITY = ("offset", "timestamp", "key", "value")
@@ -434,7 +433,6 @@ class _Archive:
         return self._table.transaction_version(transaction) is not None
 
     def commit(self, files: Sequence[WrittenFile], transactions: Sequence[str], run_id: str) -> None:
-        """Commit `files` to the table, all of them or none."""
         from deltalake import CommitProperties, Transaction
         from deltalake.exceptions import DeltaError
 
@@ -465,7 +463,6 @@ class _Archive:
 
     @property
     def version(self) -> int:
-        """Version of the table that this object has read."""
         return self._table.version()
 
     def counts(self, partition: TopicPartition, bases: Sequence[int]) -> Counter[tuple[int, str]]:
@@ -680,7 +677,6 @@ class _Archiving:
     def _verify(
         self, table: _Archive, good: Mapping[SegmentWork, Measured], archived: Mapping[SegmentWork, int]
     ) -> None:
-        """Count the rows of each segment in the table, including the rows that an earlier run archived."""
         for key in dict.fromkeys(work.key for work in good):
             mine = {work: found for work, found in good.items() if work.key == key}
             counts = table.counts(key[1], [work.base_offset for work in mine])

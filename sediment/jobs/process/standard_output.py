@@ -85,7 +85,6 @@ def occupy_standard_descriptors() -> None:
 
 @contextlib.contextmanager
 def help_in_one_sentence_if_not_printed() -> Iterator[None]:
-    """Report in one line that click could not write its output to stdout, and exit with 1."""
     try:
         yield
     except OSError as error:

@@ -120,7 +120,6 @@ class OutputDirectory:
         return opened
 
     def _stand_in(self, store: Store, files: Mapping[str, StoredFile]) -> Path:
-        """Return a local directory with copies of the small files and folders of the directory at a URI."""
         path = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="sediment-", dir=self._scratch)))
         make_stand_in(store, files, path)
         return path
@@ -146,7 +145,6 @@ class OutputDirectory:
         self._print(f"{self.store} is not complete; run again to start over", style="red")
 
     def withdraw(self) -> None:
-        """Mark the complete output as incomplete, because a check of the output failed."""
         self._publisher.withdraw()
         self.abandon()
 

@@ -65,8 +65,6 @@ class _Cluster:
 
 @dataclass(slots=True)
 class DirectoryAborts:
-    """The aborts in one log directory: the marker that was taken away, and the new high watermarks."""
-
     taken: CleanShutdown | None = None
     log_ends: dict[TopicPartition, int] = field(default_factory=dict)
     has_failed: bool = False
@@ -244,7 +242,6 @@ def _clusters(directories: Sequence[SelectedDirectory], fs: Fs) -> dict[Path, _C
 
 
 def _coordinators(log_dirs: Sequence[Path], fs: Fs) -> Coordinators:
-    """Read the coordinators' records in the directories of one cluster; of several replicas, use the best one."""
     opened = (open_log_dir(path, fs, is_locked_here=True) for path in log_dirs)
     logs = [replace(each, partitions=[p for p in each.partitions if p.topic == TRANSACTION_STATE]) for each in opened]
     try:

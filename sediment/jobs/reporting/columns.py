@@ -81,8 +81,6 @@ def change_column(
     shown: Callable[[int], str],
     rank: int = 0,
 ) -> TableColumn[Row]:
-    """Return a column of `before → after`, or only `before` if nothing changes; the row of a topic shows sums."""
-
     def show(rows: Sequence[Row]) -> str:
         known = [(before(row), after(row)) for row in rows]
         first = [one for one, _ in known if one is not None]

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 SHOWN_BARS = 20
 SHOWN_EMPTY = 10
-"""Maximum number of rows for empty partitions with the same status and reason."""
 
 SHOWN_ROWS = 2_000
 """Maximum number of rows in the table of partitions; failed partitions come first, then the largest.
@@ -116,8 +115,6 @@ class StripPart:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """Labelled bar; `width` and `inner` are in percent of the longest bar."""
-
     label: str
     width: float
     text: str
@@ -150,11 +147,6 @@ class PartitionRow:
 
 @dataclass(frozen=True, slots=True)
 class ReasonRow:
-    """Partitions of one status and reason code.
-
-    If the partitions have different explanations, `example` is the explanation for `example_of`, the largest partition.
-    """
-
     status: str
     tone: str
     code: str
@@ -178,8 +170,6 @@ class CheckRow:
 
 @dataclass(frozen=True, slots=True)
 class SettingsGroup:
-    """Settings that some topics share: (key, value, origin)."""
-
     topics: tuple[str, ...]
     values: tuple[tuple[str, str, str], ...]
 
@@ -323,7 +313,6 @@ def _tone(status: str) -> str:
 def _tiles(
     document: Mapping[str, Any], partitions: Sequence[Mapping[str, Any]], now_ms: int, *, only_would: bool
 ) -> tuple[tuple[str, str, str], ...]:
-    """Return the figures for the top of the page, each as name, value and note."""
     tiles = [("partitions", f"{len(partitions):,}", "")]
     sized = [p for p in partitions if None not in (_whole(p, "bytes_before"), _whole(p, "bytes_after"))]
     # As on the screen, partitions that the run left alone are not part of the sum.
@@ -595,7 +584,6 @@ def _states_of(partition: Mapping[str, Any]) -> set[str]:
 
 
 def _strips(partition: Mapping[str, Any], room: int) -> tuple[tuple[str, str, tuple[StripPart, ...]], ...]:
-    """Return the strips in the report, before and after the run, as (name, text, parts); both have the same scale."""
     found = {which: partition.get(f"strip_{which}") or () for which in ("before", "after")}
     longest = max(sum(size for _, size, _ in strip) for strip in found.values()) or 1
     return tuple((which, _in_words(strip), _pieces(strip, longest, room)) for which, strip in found.items() if strip)

@@ -247,7 +247,6 @@ def _json_fields(value: Any) -> dict[str, Any]:
 
 
 def report_lines(report: str) -> Iterator[str]:
-    """Yield the JSON document of a run as lines: the run without its partitions, then each partition."""
     document = json.loads(report)
     partitions = document.pop("partitions")
     yield from map(json.dumps, (document, *partitions))

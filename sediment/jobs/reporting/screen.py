@@ -54,10 +54,7 @@ class WarnedReport(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The caller's options for the screen; `sort` is the `key` of a column.
-
-    With `fails_on_unknown`, a partition that depends on an unstated setting makes the run fail.
-    """
+    """With `fails_on_unknown`, a partition that depends on an unstated setting makes the run fail."""
 
     changed: bool = False
     sort: str | None = None
@@ -153,10 +150,7 @@ class Screen:
     def sections(
         self, sections: Sequence[tuple[str, Sequence[Sequence[Row]]]], columns: Sequence[TableColumn[Row]]
     ) -> None:
-        """Print a table for each section, (heading, groups); all tables have the same columns with the same widths.
-
-        A section without groups prints only its heading; an empty heading prints no line.
-        """
+        """A section without groups prints only its heading; an empty heading prints no line."""
         cells = [[[printable(column.show(group)) for column in columns] for group in groups] for _, groups in sections]
         every = [row for rows in cells for row in rows]
         widths, kept = _layout(columns, every, self.console.width)
@@ -217,10 +211,9 @@ class Screen:
         is_idle: Callable[[Reported], bool] | None = None,
         style: str | None = None,
     ) -> None:
-        """Print one line for each reason: its partitions, their bytes, and the largest partition as an example.
+        """Reports with the same `key` share a line (default: the reason code).
 
-        Reports with the same `key` share a line (default: the reason code).  With --changed, idle partitions get no
-        line.
+        With --changed, idle partitions get no line.
         """
         idle = self._idle(is_idle)
         for line in reason_lines(
@@ -260,10 +253,7 @@ class Screen:
             self.say(f"{counted(left, 'more warning')}; --json gives them", style="yellow")
 
     def failures(self, rows: Iterable[tuple[str, str | None]], *, noun: str | None = None) -> None:
-        """Print the reasons of failed partitions, (name, reason); partitions with the same reason share a line.
-
-        `noun` is the word for a row if a partition can have several.
-        """
+        """`noun` is the word for a row if a partition can have several."""
         names: dict[str | None, list[str]] = {}
         for name, reason in rows:
             names.setdefault(reason, []).append(name)
@@ -313,7 +303,6 @@ def reason_lines(
 
 
 def namer(rows: Sequence[NamedReport]) -> Callable[[NamedReport], str]:
-    """Return a function for the name of a row, which has the log directory if its partition has several rows."""
     counts = Counter(row.partition for row in rows)
     return lambda row: f"{row.partition} in {_log_dir(row)}" if counts[row.partition] > 1 else row.partition
 

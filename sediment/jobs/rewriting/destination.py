@@ -41,9 +41,7 @@ class Destination(ABC, Generic[Report]):
         self.run = run
         self.directories: list[SelectedDirectory] = []
         self.originals: KeptIn | None = None
-        """Where the replaced files are kept."""
         self.catalogue: Path | None = None
-        """The file that lists the originals kept by the run."""
 
     def kept(self) -> dict[str, Any]:
         return {

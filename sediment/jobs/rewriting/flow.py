@@ -1,7 +1,6 @@
 """The run of every command that rewrites segments: `compact`, `erase` and `reencode`, in place or to an output.
 
-`perform` is the run on the driver.  A `Command` decides which partitions are rewritten and how, and a `Destination`
-where the new segments go:
+A `Command` decides which partitions are rewritten and how, and a `Destination` where the new segments go:
 
     command             destination in place            destination with --output
     compact             cleaning.in_place               cleaning.to_output

@@ -88,7 +88,6 @@ class DirectoriesInPlace(SegmentDestination[Report]):
         return list_log(partition, directory.path / str(partition), self.run.fs)
 
     def settle(self, listing: LogListing) -> LogListing | None:
-        """Complete an interrupted replacement; return None in a dry run, which cannot complete it."""
         if self.run.dry_run:
             return None if listing.is_replacement_open() else listing
         if not finish_interrupted(listing.path, self.run.fs):

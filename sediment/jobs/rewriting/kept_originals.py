@@ -162,7 +162,6 @@ def begin_originals(
 
 
 def end_originals(originals: BackupLinks, reports: Iterable[PartitionOutcome]) -> Path | None:
-    """Complete the catalogue of a run; return its path, or None if no file was removed."""
     statuses = {(report.log_dir, report.partition): report.status for report in reports}
     try:
         return originals.end(statuses, time.time_ns() // 1_000_000)

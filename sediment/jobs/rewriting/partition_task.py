@@ -5,8 +5,6 @@
 2. For each segment of the plan, the driver sends a `SegmentTask` to `rewrite_segment_task`, which writes `.part` files,
    or files of an output.
 
-A `TaskPlace` determines where the new segments are written: next to the old segments, or to an output.
-
 Invariants: tasks rename nothing in a source directory.  The task of a segment needs no other segment, so tasks can run
 on any executor and in any order.
 """
@@ -144,7 +142,6 @@ class InOutput:
             yield self.files.reading_fs()
 
     def publish(self, fs: Fs, group: CleanedGroup) -> tuple[ManifestFile, ...]:
-        """Rename the parts; they belong to the result only after the manifest lists them."""
         assert isinstance(fs, SourcePublishingFs)
         return tuple(fs.take(part) for segment in group.parts for part in segment.files)
 

@@ -67,7 +67,6 @@ def listed(listing: LogListing, status: str, code: str | None = None, reason: st
 
 
 def fields_of(report: RewriteReport, rewritten: str) -> dict[str, Any]:
-    """Return the fields of `report` for a command's own report; the status is `rewritten` if the partition was."""
     fields = {name: getattr(report, name) for name in RewriteReport.__dataclass_fields__}
     return fields | {"status": report.status or rewritten}
 

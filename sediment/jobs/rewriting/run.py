@@ -42,14 +42,13 @@ Read = TypeVar("Read")
 Item = TypeVar("Item")
 Outcome = TypeVar("Outcome")
 PlaceOf = Callable[[Path], Path]
-"""The directory that keeps files of a log directory, such as `KeptIn.of`."""
 
 
 class Run(Generic[Report]):
     """What the steps of a run share; the stack releases its locks, tokens and Spark.
 
-    `fs` is the driver's access to log directories.  `rows` are the reports so far, each logged when it is added; with
-    `logs_at_end`, a report may change until the end, and is logged then.
+    `rows` are the reports so far, each logged when it is added; with `logs_at_end`, a report may change until the end,
+    and is logged then.
     """
 
     def __init__(
@@ -163,7 +162,6 @@ class Run(Generic[Report]):
 
 
 def why_lost(stop: threading.Event, error: Exception | None, state: str) -> tuple[str, str]:
-    """Return the reason code and text for a task without a result; `state` is a participle, such as "cleaned"."""
     if stop.is_set():
         return STOPPED, f"the run was stopped before this partition was {state}"
     return describe_lost_task(error)

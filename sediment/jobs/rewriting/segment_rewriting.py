@@ -89,7 +89,6 @@ class SegmentRewriting(Command[SelectedPartition, PlannedPartition, Rewritten], 
         """Yield the rewrite of each partition, or its failure."""
 
     def _approve(self, _sc: Any, planned: Sequence[PlannedPartition]) -> Sequence[PlannedPartition]:
-        """Return the plans to carry out; an error ends the run before anything changes."""
         return planned
 
     @abstractmethod

@@ -217,7 +217,6 @@ def _check_one_cluster(directories: Iterable[SelectedDirectory]) -> None:
 
 
 def _check_known(directory: SelectedDirectory) -> None:
-    """Check that the settings belong to the directory's node and, for a KRaft node, that they cover its topics."""
     if directory.meta_fault is not None:
         raise directory.meta_fault
     meta, settings = directory.meta, directory.settings

@@ -262,7 +262,6 @@ class _File:
         return _Described("broker", name, self._pairs(pairs, DescribedSource.BROKER))
 
     def _pairs(self, text: str | None, source: DescribedSource) -> dict[str, DescribedValue]:
-        """Return the configs `key=value,key=value`; a value may contain commas."""
         pairs = [pair.partition("=") for pair in _NEXT_PAIR.split(text or "") if pair.strip()]
         if not all(equals for _, equals, _ in pairs):
             raise self.error("has configs without key=value")

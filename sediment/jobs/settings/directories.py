@@ -45,10 +45,7 @@ _COMMA = re.compile(r"\s*,\s*")
 
 @dataclass(frozen=True, slots=True)
 class SelectedDirectory:
-    """One entry of a broker's `log.dirs`; `meta` is None if the directory has no meta.properties that can be read.
-
-    `metadata` is the metadata of its cluster; None if none was found.
-    """
+    """One entry of a broker's `log.dirs`; `meta` is None if the directory has no meta.properties that can be read."""
 
     path: Path
     meta: MetaProperties | None
@@ -109,7 +106,6 @@ def configured_log_dirs(settings: Settings) -> tuple[Path, ...]:
 
 
 def configured_metadata_dirs(settings: Settings) -> tuple[Path, ...]:
-    """Return the directories in the `--config` file that may contain `__cluster_metadata-0`, the most likely first."""
     named = settings.config_file.get("metadata.log.dir", "").strip()
     return ((Path(named),) if named else ()) + configured_log_dirs(settings)
 

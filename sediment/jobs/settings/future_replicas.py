@@ -48,7 +48,6 @@ class FutureReplica:
 
 
 def future_replicas(directories: Sequence[SelectedDirectory], fs: Fs) -> Mapping[Path, tuple[FutureReplica, ...]]:
-    """Return the future replicas in each of the directories, which are compared with those of the same node."""
     return {directory.path: tuple(_in_directory(directory, directories, fs)) for directory in directories}
 
 
@@ -68,7 +67,6 @@ def _in_directory(
 
 
 def _partition_of_future(name: str) -> TopicPartition | None:
-    """Return the partition of a folder if it is a future replica; other commands warn of names that are none."""
     if not name.endswith(DirectoryState.FUTURE):
         return None
     try:

@@ -1,7 +1,7 @@
 """Partition folders that are symbolic links: a broker follows them, so a run may, unless it would share the files.
 
-If they belong to another partition of the run, two tasks would clean one log.  If they are in another log directory,
-its node may use them, and its lock is not held.
+The files of a partition may be on another disk, behind a link.  If they belong to another partition of the run, two
+tasks would clean one log.  If they are in another log directory, its node may use them, and its lock is not held.
 """
 
 from __future__ import annotations

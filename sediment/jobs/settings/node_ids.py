@@ -22,10 +22,9 @@ _Row = TypeVar("_Row")
 def with_node_ids(
     rows: Iterable[_Row], settings: RunSettings, fs: Fs, *, log_dirs: Sequence[str] = ()
 ) -> tuple[_Row, ...]:
-    """Return the rows with their `node_id`, if their type has this field; None if no file gives the id.
+    """The id is that of meta.properties in the log directory, or else that of the `--config` file.
 
-    The id is that of meta.properties in the log directory, or else that of the `--config` file.  `log_dirs` are the
-    directories as the user gave them: a row shows a URI without its secrets.
+    `log_dirs` are the directories as the user gave them: a row shows a URI without its secrets.
     """
     uris = {str(store): store for store in (Store(where) for where in log_dirs if "://" in where)}
     known = cache(lambda log_dir: _node_id(log_dir, uris.get(log_dir), settings, fs))
@@ -58,7 +57,6 @@ def _node_id_at_uri(store: Store) -> int | None:
 
 
 def node_id_of(log_dir: Path, fs: Fs) -> int | None:
-    """Return the node id in meta.properties; None if it is not there, or if the file cannot be read."""
     try:
         meta = read_meta_properties(fs, log_dir / META_PROPERTIES_FILE)
     except (SedimentError, OSError):

@@ -25,7 +25,6 @@ _LOOKS_LIKE_A_KEY = re.compile(r"[A-Za-z0-9_-]{1,40}(\.[A-Za-z0-9_-]{1,40}){1,11
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Return the properties of a file or pipe of at most MOST_BYTES, as java.util.Properties reads them."""
     content = read_bounded(path, MOST_BYTES, _FILE, _ADVICE)
     if content.startswith(_BYTE_ORDER_MARKS):
         raise SettingsError(
@@ -68,7 +67,6 @@ def stated_node_id(properties: Mapping[str, str]) -> int | None:
 
 
 def is_zookeeper_file(properties: Mapping[str, str]) -> bool:
-    """Return True if these are the properties of a broker whose topic configs are in ZooKeeper."""
     # A node that is migrated to KRaft has `process.roles`, even while it still has `zookeeper.connect`.
     if "process.roles" in properties:
         return False

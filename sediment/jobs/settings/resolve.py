@@ -118,7 +118,6 @@ class Settings:
     """
 
     is_zookeeper: bool = False
-    """True if the configs of topics and brokers are in ZooKeeper, by the `--config` file or the directory."""
 
     node_id: int | None = None
     """The `node.id` in the `--config` file, or its `broker.id`; None if the file has neither."""
@@ -127,7 +126,6 @@ class Settings:
     """The keys in the `--config` file that describe the node's role in the KRaft quorum."""
 
     broker_defaults: bool = False
-    """True if `--broker-defaults` declares that the broker uses Kafka's default for every key."""
 
     metadata_dir: Path | None = None
 
@@ -274,6 +272,7 @@ class Settings:
         return self._configs[values]
 
     def broker_value(self, name: str) -> Value | None:
+        """Return the value of a broker key that kafka-log 06 §2 to §4 lists; None if the key is not set."""
         return self._resolve(BROKER_KEYS[name], None)[0]
 
     def origin(self, topic: str, name: str) -> str:
@@ -283,7 +282,6 @@ class Settings:
         return str(self._resolve(key, topic)[1])
 
     def is_stated(self, topic: str, name: str) -> bool:
-        """Return True if the value of `name` is stated, so that compaction may use the value."""
         origin = self.origin(topic, name)
         if origin != Origin.SET and self._is_unlisted(topic):
             return False
@@ -668,6 +666,7 @@ def _contradiction(one: str, other: str) -> SettingsError:
 
 
 def _check_tiered_storage(values: _Values, topic: str | None) -> None:
+    """Check the rules of tiered storage (kafka-log 06 §1)."""
     of_topic = f" of topic {topic}" if topic else ""
     if not values.truth("remote.storage.enable"):
         return

@@ -26,7 +26,6 @@ class Selection:
         return _matches(name, self.partitions) and (not self.topics or _matches(topic_of(name), self.topics))
 
     def names_topic(self, topic: str) -> bool:
-        """Return True if a glob names exactly this topic, or partitions of this topic."""
         return topic in self.topics or any(pattern.startswith(f"{topic}-") for pattern in self.partitions)
 
     def check(self, names: Iterable[str], *, where: str) -> None:

@@ -82,7 +82,6 @@ def is_worth_making() -> bool:
 
 
 def make_archive_in_background() -> None:
-    """Start a low-priority process that makes the archive if `is_worth_making`; do not wait for it."""
     if not is_worth_making():
         return
     with suppress(OSError):

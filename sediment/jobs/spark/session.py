@@ -463,7 +463,6 @@ class _Chatter:
 
 # ---------------------------------------------------------------------------------------------------------- the machine
 def _check_open_files() -> None:
-    """Raise the limit of open files to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = ENOUGH_FILES if hard == resource.RLIM_INFINITY else min(hard, ENOUGH_FILES)
     if soft != resource.RLIM_INFINITY and soft < wanted:

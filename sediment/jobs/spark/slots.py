@@ -21,7 +21,6 @@ def available_slots(cgroups: Path = _CGROUPS, own_cgroups: Path = _OWN_CGROUPS) 
 
 
 def _quotas(cgroups: Path, own_cgroups: Path) -> Iterator[int]:
-    """Yield the CPU quotas of the cgroups of this process, in CPUs, rounded up; cgroups without a quota are skipped."""
     for line in _text(own_cgroups).splitlines():
         _, controllers, path = line.split(":", 2)
         if not controllers:

@@ -213,7 +213,6 @@ class _JobThreads:
         self._calls.put(call)
 
     def close(self) -> None:
-        """Drop the queued calls; the threads end after their current calls."""
         self._is_closed = True
         for _ in range(self._count):
             self._calls.put(None)
@@ -250,7 +249,6 @@ class _TaskFunction(Generic[Item, Result]):
 
 
 def attempt_name() -> str:
-    """Return the name of the running task attempt, unique among all attempts of the application."""
     from pyspark import TaskContext
 
     context = TaskContext.get()

@@ -3,8 +3,8 @@
 1. This process performs the first item, and thus loads the modules that the items need.
 2. A forked process performs every second one of the other items, and this process performs the rest.
 
-Invariants: every item has exactly one result.  If the forked process fails, this process performs its items.  The
-forked process ends before the last result is yielded, or when the caller stops.
+If the forked process fails, this process performs its items.  The forked process ends before the last result is
+yielded, or when the caller stops.
 """
 
 from __future__ import annotations

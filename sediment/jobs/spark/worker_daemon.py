@@ -65,8 +65,6 @@ def silent_once_nobody_listens(worker: _Worker) -> _Worker:
 
 
 def silence_once_nobody_listens(daemon: Any) -> None:
-    """Prevent a traceback of the module `pyspark.daemon` after the JVM has ended."""
-
     def print_exc() -> None:
         if not isinstance(sys.exc_info()[1], _GONE):
             traceback.print_exc()

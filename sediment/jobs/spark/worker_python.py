@@ -40,7 +40,6 @@ def safe_environment() -> dict[str, str]:
 
 
 def check_worker_python(sc: SparkContext) -> None:
-    """Check that Spark's Python on the driver's machine has this package."""
     # Applications that distribute Python files themselves are not checked.
     if sc._python_includes:
         return

@@ -1,16 +1,6 @@
 """The table `topics`: the configs of each topic, and the source of each value.
 
-    DYNAMIC_TOPIC_CONFIG               the topic's own config in the metadata log
-    BOOTSTRAP_CHECKPOINT               the topic's own config in bootstrap.checkpoint, if no metadata log exists
-    DYNAMIC_BROKER_CONFIG              config of this broker in the metadata log
-    DYNAMIC_DEFAULT_BROKER_CONFIG      config of all brokers in the metadata log
-    STATIC_BROKER_CONFIG               the properties file of the request
-    NOT_STATED                         none of these; the value is null
-
 All but BOOTSTRAP_CHECKPOINT and NOT_STATED are Kafka's names (ConfigEntry.ConfigSource).
-
-Invariant: `value` is never Kafka's default.  If none of these sources sets a key, its value is null, because the
-broker's own file may set the key.
 """
 
 from __future__ import annotations
@@ -38,7 +28,6 @@ _NOT_STATED = "NOT_STATED"
 
 
 def read_topics(request: TableRequest, task: TableTask, fs: Fs) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the topics of the task's sources, sorted by topic."""
     import pyarrow as pa
 
     settings = Settings.load(None if request.config is None else Path(request.config), ())

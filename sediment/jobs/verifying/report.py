@@ -20,7 +20,6 @@ from sediment.segment_io.errors import PartitionFailure
 from sediment.verification.report import CORRECT, WRONG, Difference, PairReport
 
 NOT_CHANGED = "not-changed"
-"""Reason code of a partition that --keep-before did not link."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
