@@ -30,6 +30,7 @@ from sediment.jobs.command_line.exit_status import EXIT_DONE
 from sediment.jobs.command_line.shared_options import json_option
 from sediment.jobs.delta_lake import ledger
 from sediment.jobs.delta_lake.paths import check_table_path, read_table_rows
+from sediment.jobs.process.input_files import MOST_LIST_BYTES, read_input_file
 from sediment.jobs.process.standard_output import write_result
 from sediment.jobs.reporting.columns import TableColumn, offset_column, status_style, text_column
 from sediment.jobs.reporting.figures import counted, human_bytes
@@ -283,13 +284,15 @@ def history(
 
 
 def _replay(file: str, path: str) -> bool:
+    advice = "name the output of a command with --json"
     try:
-        report = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+        if file == "-":
+            report = sys.stdin.read()
+        else:
+            report = read_input_file(Path(file), MOST_LIST_BYTES, "the report", advice=advice).decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not text"
-        raise UsageError(
-            f"the report cannot be read: {reason}", path=file, advice="name the output of a command with --json"
-        ) from error
+        raise UsageError(f"the report cannot be read: {reason}", path=file, advice=advice) from error
     try:
         return ledger.append(report, path)
     except UsageError as error:

@@ -79,6 +79,7 @@ from sediment.server.network.endpoints import parse_endpoint
 from sediment.server.read_only.catalog import Catalog, CatalogOptions, parse_renaming
 from sediment.server.read_only.frozen_segment import UnservedRange
 from sediment.server.request_metrics import request_name
+from sediment.server.security.credentials import read_users
 from sediment.server.server_config import ServerConfig
 from sediment.server.topic_catalog import ServedLog
 
@@ -475,7 +476,12 @@ def command(own: ServeOptions) -> None:
             ),
             listen=parse_endpoint(own.listen, "--listen"),
             advertise=None if own.advertise is None else parse_endpoint(own.advertise, "--advertise", least_port=1),
-            security=Security(certificate=own.tls_cert, key=own.tls_key, users=own.users, insecure=own.insecure),
+            security=Security(
+                certificate=own.tls_cert,
+                key=own.tls_key,
+                users=None if own.users is None else read_users(own.users),
+                insecure=own.insecure,
+            ),
             request_log=own.request_log,
             config=server_config(settings if own.read_only else with_held_keys(settings, directories)),
         )

@@ -73,7 +73,7 @@ from sediment.server.open_files_limit import raised_open_files_limit
 from sediment.server.request_log import RequestLog
 from sediment.server.request_metrics import RequestMetrics
 from sediment.server.requests import Handler
-from sediment.server.security.credentials import ClusterUsers, Credentials, CredentialSource, read_users
+from sediment.server.security.credentials import ClusterUsers, Credentials, CredentialSource
 from sediment.server.security.exposure import check_exposure, choose_credentials, security_protocol
 from sediment.server.security.sasl import SaslAuthenticator, SaslHandlers, SaslMechanisms
 from sediment.server.security.tls import server_context
@@ -96,7 +96,7 @@ class Security:
 
     certificate: Path | None = None
     key: Path | None = None
-    users: Path | None = None
+    users: Credentials | None = None
     insecure: bool = False
 
 
@@ -155,7 +155,7 @@ class KafkaServer:
         undo.enter_context(raised_open_files_limit(options.config.max_connections))  # 1
         security = options.security
         tls = _tls_of(security)  # 2
-        from_file = None if security.users is None else _constant(read_users(security.users))
+        from_file = None if security.users is None else _constant(security.users)
 
         resolved = options.listen.resolve()  # 3
         check_exposure(resolved, has_tls=tls is not None, has_users=from_file is not None, insecure=security.insecure)

@@ -285,7 +285,7 @@ WRONG_USE = {
     "wildcard": (["--listen", "0.0.0.0:0", "--insecure"], "--advertise HOST:PORT"),
     "malformed address": (["--listen", "9092"], "--listen '9092' is not HOST:PORT"),
     "certificate without key": (["--tls-cert", "/dev/null"], "--tls-cert and --tls-key must be given together"),
-    "no users": (["--users", "/dev/null"], "--users contains no user"),
+    "no users": (["--users", "/dev/null"], "--users cannot be read: it is neither a file nor a pipe"),
     "renaming": (["--as", "a"], "--as"),
     "unknown key": (["--set", "num.io.thread=3"], "the nearest known key is num.io.threads"),
     "value": (["--set", "num.io.threads=0"], "num.io.threads"),

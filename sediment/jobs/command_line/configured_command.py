@@ -35,6 +35,8 @@ from sediment.jobs.command_line.click_options import CommandOption, parameters_o
 from sediment.jobs.command_line.declaration import NoOptions, filled
 from sediment.jobs.command_line.shared_options import FOR_ALL_COMMANDS
 from sediment.jobs.process import stderr_log
+from sediment.jobs.process.input_files import MOST_TEXT_BYTES, read_input_file
+from sediment.segment_io.errors import UsageError
 from sediment.segment_io.safe_paths import UnsafePathError, check_path
 
 _OTHER_NAMES = {
@@ -271,12 +273,16 @@ def nearest_name(name: str, known: Mapping[str, _Named]) -> _Named | None:
 
 def _read(path: Path, context: click.Context, *, must_exist: bool) -> dict[str, Any]:
     try:
-        if not must_exist:
+        if must_exist:
+            path.stat()
+        else:
             # The working directory is never searched, because other people may have put files into it.  For the same
             # reason, the default file is refused if anybody but this user and root can change it.
             path.lstat()
             check_path(path)
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        if str(path) == os.devnull:
+            return {}
+        return tomllib.loads(read_input_file(path, MOST_TEXT_BYTES, f"the settings file {path}").decode())
     except UnsafePathError as error:
         context.fail(
             f"the settings file {path} is not read, because others can change it: {error}; name the file with "
@@ -286,6 +292,8 @@ def _read(path: Path, context: click.Context, *, must_exist: bool) -> dict[str, 
         if not must_exist:
             return {}
         context.fail(f"the settings file {path} does not exist")
+    except UsageError as error:
+        context.fail(error.what)
     except OSError as error:
         context.fail(f"the settings file {path} cannot be read: {error.strerror}")
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -28,6 +28,7 @@ from sediment.jobs.erasing.evidence import (
     why_incomplete,
 )
 from sediment.jobs.erasing.places import Place
+from sediment.jobs.process.input_files import MOST_LIST_BYTES, read_input_file
 from sediment.jobs.reporting.columns import TableColumn, name_and_status, number_column
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, SKIPPED, PartitionOutcome, RunReport
@@ -99,12 +100,7 @@ class Evidence:
 # -------------------------------------------------------------------------------------------------------- the document
 def read_evidence(file: Path, public_key: Path) -> Evidence:
     key = load_public_key(public_key)
-    try:
-        content = file.read_bytes()
-    except OSError as error:
-        raise UsageError(
-            f"the evidence cannot be read: {error.strerror}", path=str(file), advice="name a file of --evidence"
-        ) from None
+    content = read_input_file(file, MOST_LIST_BYTES, "the evidence", advice="name a file of --evidence")
     document = verified(content, key)
     try:
         if (document["kind"], document["schema"]) != (KIND, SCHEMA):

@@ -13,6 +13,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sediment.jobs.process.input_files import MOST_TEXT_BYTES, read_input_file
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.safe_paths import warn_of_readers
 
@@ -34,8 +35,9 @@ def load_signer(file: Path) -> CryptoSigner:
     from securesystemslib.signer import CryptoSigner
 
     warn_of_readers(file, "--signing-key")
+    content = read_input_file(file, MOST_TEXT_BYTES, "--signing-key", advice=_MAKE_KEYS)
     try:
-        key = load_pem_private_key(_read(file, "--signing-key"), password=None)
+        key = load_pem_private_key(content, password=None)
     except (ValueError, TypeError):
         key = None
     if not isinstance(key, Ed25519PrivateKey):
@@ -50,8 +52,9 @@ def load_public_key(file: Path) -> SSlibKey:
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
     from securesystemslib.signer import SSlibKey
 
+    content = read_input_file(file, MOST_TEXT_BYTES, "--public-key", advice=_MAKE_KEYS)
     try:
-        key = load_pem_public_key(_read(file, "--public-key"))
+        key = load_pem_public_key(content)
     except ValueError:
         key = None
     if not isinstance(key, Ed25519PublicKey):
@@ -87,10 +90,3 @@ def verified(content: bytes, key: SSlibKey) -> Any:
         return json.loads(envelope.payload)
     except (ValueError, RecursionError) as error:
         raise BadEnvelopeError("the payload is not JSON") from error
-
-
-def _read(file: Path, option: str) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise UsageError(f"{option} cannot be read: {error.strerror}", path=str(file), advice=_MAKE_KEYS) from None

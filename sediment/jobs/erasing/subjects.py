@@ -17,6 +17,7 @@ from pathlib import Path
 
 from sediment.compaction.rewrite.suppression import subject_hmac
 from sediment.jobs.command_line.key_formats import KEY_FORMAT_ADVICE, TEXT, decode_key
+from sediment.jobs.process.input_files import MOST_LIST_BYTES, MOST_TEXT_BYTES, read_input_file
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.safe_paths import warn_of_readers
@@ -71,7 +72,7 @@ def read_condition(given: str) -> Condition:
     text = given
     if given.startswith("@"):
         try:
-            text = read_input(Path(given[1:]), "--where").decode()
+            text = read_input(Path(given[1:]), "--where", MOST_TEXT_BYTES).decode()
         except UnicodeDecodeError:
             raise UsageError("the condition is not UTF-8", path=given[1:], advice="write it in UTF-8") from None
     if not text.strip():
@@ -82,7 +83,7 @@ def read_condition(given: str) -> Condition:
 def read_secret(file: Path) -> bytes:
     """Return the secret for HMACs: the content of the file without its last line feed."""
     warn_of_readers(file, "--secret-file")
-    secret = read_input(file, "--secret-file").removesuffix(b"\n")
+    secret = read_input(file, "--secret-file", MOST_TEXT_BYTES).removesuffix(b"\n")
     if len(secret) < _LEAST_SECRET_BYTES:
         raise UsageError(
             f"the secret has {len(secret)} bytes, but needs at least {_LEAST_SECRET_BYTES}",
@@ -113,10 +114,5 @@ def write_private(file: Path, lines: Iterable[bytes]) -> None:
         raise
 
 
-def read_input(file: Path, option: str) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise UsageError(
-            f"{option} cannot be read: {error.strerror}", path=str(file), advice="name a file that this user may read"
-        ) from None
+def read_input(file: Path, option: str, most_bytes: int = MOST_LIST_BYTES) -> bytes:
+    return read_input_file(file, most_bytes, option, advice="name a file that this user may read")

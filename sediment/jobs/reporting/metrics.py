@@ -48,6 +48,8 @@ def last_success(path: Path, command: str) -> float | None:
     from prometheus_client.parser import text_string_to_metric_families
 
     with contextlib.suppress(OSError, ValueError):
+        if not path.is_file():
+            return None
         for family in text_string_to_metric_families(path.read_text(encoding="utf-8")):
             for sample in family.samples:
                 if sample.name == LAST_SUCCESS and sample.labels.get("command") == command:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import stat
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 from sediment.engine.config_definitions import QUORUM_KEYS, ValueType, read_value
+from sediment.jobs.process.input_files import read_input_file
 from sediment.segment_io.errors import SettingsError
 from sediment.segment_io.format.properties import parse_properties
 
@@ -32,8 +30,10 @@ def read_properties(path: Path) -> dict[str, str]:
             path=str(path),
             advice="save the file without the mark, and check whether the broker should use the first key",
         )
-    with _read_errors_as_settings_errors(path, _FILE, _ADVICE):
+    try:
         return parse_properties(content)
+    except ValueError as error:
+        raise SettingsError(f"{_FILE} cannot be read: {error}", path=str(path), advice=_ADVICE) from error
 
 
 def read_quorum_keys(path: Path) -> dict[str, str]:
@@ -91,26 +91,9 @@ def shown_key(name: str) -> str:
 
 
 def read_bounded(path: Path, most_bytes: int, what: str, advice: str) -> bytes:
-    with _read_errors_as_settings_errors(path, what, advice):
-        content = _read(path, most_bytes + 1)
-    if len(content) > most_bytes:
-        raise SettingsError(f"{what} is larger than {most_bytes} bytes", path=str(path), advice=advice)
-    return content
+    """Return the content of a file or pipe; `what` names it in errors.
 
-
-def _read(path: Path, most_bytes: int) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
-    with open(descriptor, "rb") as source:
-        mode = os.fstat(descriptor).st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
-            raise ValueError("it is neither a file nor a pipe")
-        return source.read(most_bytes)
-
-
-@contextmanager
-def _read_errors_as_settings_errors(path: Path, what: str, advice: str) -> Iterator[None]:
-    try:
-        yield
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise SettingsError(f"{what} cannot be read: {reason}", path=str(path), advice=advice) from error
+    Raises:
+        SettingsError: the file cannot be read, is neither a file nor a pipe, or has more than `most_bytes`.
+    """
+    return read_input_file(path, most_bytes, what, advice=advice, error_type=SettingsError)

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from sediment.segment_io.errors import UsageError
+from sediment.segment_io.input_files import read_input_file
 from sediment.segment_io.safe_paths import warn_of_readers
 
 SCRAM_SHA_256 = "SCRAM-SHA-256"
@@ -101,13 +102,7 @@ CredentialSource = Callable[[], Credentials]
 
 def read_users(path: Path) -> Credentials:
     warn_of_readers(path, "--users")
-    try:
-        with path.open("rb") as file:
-            content = file.read(_MOST_FILE_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"--users cannot be read: {error.strerror}", path=str(path)) from error
-    if len(content) > _MOST_FILE_BYTES:
-        raise UsageError(f"--users is larger than {_MOST_FILE_BYTES} bytes", path=str(path), advice=_ADVICE)
+    content = read_input_file(path, _MOST_FILE_BYTES, "--users", advice=_ADVICE)
     found: dict[tuple[str, str], ScramCredential] = {}
     for number, line in enumerate(content.removeprefix(BOM_UTF8).split(b"\n"), 1):
         if not line.strip() or line.startswith(b"#"):

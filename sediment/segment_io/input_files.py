@@ -1,0 +1,41 @@
+"""Files that a user names for reading: regular files and pipes, within a limit.
+
+A path may name a device that never ends, a disk image, or a pipe.  A pipe is waited for, because it may be the result
+of `<(command)`; a signal whose handler raises ends the wait.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from sediment.segment_io.errors import UsageError
+
+
+def read_input_file(
+    path: Path, most_bytes: int, what: str, *, advice: str | None = None, error_type: type[UsageError] = UsageError
+) -> bytes:
+    """Return the content of a file or pipe; `what` names it in errors.
+
+    Raises:
+        UsageError: as `error_type`: the file cannot be read, is neither a file nor a pipe, or has more than
+            `most_bytes`.
+    """
+    try:
+        content = _read(path, most_bytes + 1)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise error_type(f"{what} cannot be read: {reason}", path=str(path), advice=advice) from error
+    if len(content) > most_bytes:
+        raise error_type(f"{what} is larger than {most_bytes} bytes", path=str(path), advice=advice)
+    return content
+
+
+def _read(path: Path, most_bytes: int) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
+    with open(descriptor, "rb") as source:
+        mode = os.fstat(descriptor).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
+            raise ValueError("it is neither a file nor a pipe")
+        return source.read(most_bytes)
