@@ -5,8 +5,11 @@ from __future__ import annotations
 import socket
 import ssl
 import time
+from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
+import trustme
 
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.protocol import messages as m
@@ -166,3 +169,24 @@ def test_a_private_key_that_others_can_read_is_accepted_with_a_warning(files, ca
     files.key.chmod(0o644)
     server_context(files.certificate, files.key)
     assert caplog.messages == [f"other users can read the file of --tls-key (mode 644); run chmod 600 {files.key}"]
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "said"),
+    [
+        (datetime(2020, 1, 1, tzinfo=UTC), datetime(2021, 2, 3, 4, 5, 6, tzinfo=UTC), "expired at 2021-02-03 04:05:06"),
+        (datetime(2190, 1, 1, tzinfo=UTC), datetime(2191, 1, 1, tzinfo=UTC), "is not valid before 2190-01-01 00:00:00"),
+        (datetime(2020, 1, 1, tzinfo=UTC), datetime(2191, 1, 1, tzinfo=UTC), None),
+    ],
+)
+def test_a_certificate_that_clients_refuse_because_of_its_dates_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, first: datetime, last: datetime, said: str | None
+) -> None:
+    leaf = trustme.CA().issue_cert("localhost", not_before=first, not_after=last)
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    certificate.write_bytes(b"".join(blob.bytes() for blob in leaf.cert_chain_pems))
+    key.touch(mode=0o600)
+    leaf.private_key_pem.write_to_path(str(key))
+    server_context(certificate, key)
+    wanted = f"a certificate of --tls-cert {said} UTC ({certificate}), so clients refuse it; renew it"
+    assert caplog.messages == ([wanted] if said else [])
