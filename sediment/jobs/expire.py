@@ -52,7 +52,7 @@ from sediment.jobs.command_line.shared_options import allow_network_fs_option
 from sediment.jobs.expiring.report import COLUMNS, EXPIRED, DeletedSegment, ExpiryReport, ExpiryRunReport, print_report
 from sediment.jobs.process.cancellation import stop_on_signals
 from sediment.jobs.process.standard_output import error_console
-from sediment.jobs.reporting.error_text import describe
+from sediment.jobs.reporting.error_text import describe_in_expire
 from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.run_report import FAILED, SKIPPED
 from sediment.jobs.reporting.screen import Screen, View, named
@@ -274,7 +274,7 @@ class _Expiry:
         try:
             return self._decide(directory, partition)
         except (SedimentError, OSError) as error:
-            return failed(*describe(error))
+            return failed(*describe_in_expire(error))
 
     def _decide(self, directory: SelectedDirectory, partition: TopicPartition) -> ExpiryTask | ExpiryReport:
         # Imported late, because this module compiles kernels, and a wrong command line should be reported sooner.
@@ -409,11 +409,11 @@ class _Expiry:
                 )
                 listed.append(replace(each, files=names))
             except (SedimentError, OSError) as error:
-                failed.append(_left_alone(each, *describe(error), self._run.fs))
+                failed.append(_left_alone(each, *describe_in_expire(error), self._run.fs))
         try:
             originals = KeptOriginals(self._run, kept_in, checkpoints, before)
         except (SedimentError, OSError) as error:
-            code, text = describe(error)
+            code, text = describe_in_expire(error)
             reason = f"the catalogue of originals cannot be written, and nothing was deleted: {text}"
             return None, [], failed + [_left_alone(each, code, reason, self._run.fs) for each in listed]
         return originals, listed, failed
@@ -494,7 +494,7 @@ def delete_group(
             if originals is not None:
                 originals.keep(each.view.listing.path, each.files)
         except (SedimentError, OSError) as error:
-            reports.append(_left_alone(each, *describe(error), fs))
+            reports.append(_left_alone(each, *describe_in_expire(error), fs))
             continue
         try:
             if each.plan.rolls_active:
@@ -506,7 +506,7 @@ def delete_group(
                 report = replace(each.report, reason_code=str(KeepReason.NO_ROOM), reason=_NO_ROOM)
                 ready.append(replace(smaller, report=_carried_out(report, each.view, smaller.plan)))
             else:
-                reports.append(_left_alone(each, *describe(error), fs))
+                reports.append(_left_alone(each, *describe_in_expire(error), fs))
     checkpoint, like = log_dir / LOG_START_FILE, log_dir / LOCK_FILE
     starts = {each.partition: each.plan.log_start_offset for each in ready}
     is_durable = True
@@ -515,7 +515,7 @@ def delete_group(
         update_offset_checkpoint(fs, checkpoint, starts, like=like)
     except (SedimentError, OSError) as error:
         if not _is_full(error):
-            return reports + [_left_alone(each, *describe(error), fs) for each in ready]
+            return reports + [_left_alone(each, *describe_in_expire(error), fs) for each in ready]
         is_durable = False
     done: list[ExpiryTask] = []
     for each in ready:
@@ -533,7 +533,7 @@ def delete_group(
         lock.check()
         update_offset_checkpoint(fs, checkpoint, inside, settled, like=like)
     except (SedimentError, OSError) as error:
-        late = f"its segments are deleted, but the log start checkpoint was not written: {describe(error)[1]}"
+        late = f"its segments are deleted, but the log start checkpoint was not written: {describe_in_expire(error)[1]}"
         unsettled = (
             replace(each.report, status=FAILED, reason_code="checkpoint-not-written", reason=late) for each in done
         )
@@ -569,7 +569,7 @@ def _carried_out(report: ExpiryReport, view: LogView, plan: RetentionPlan) -> Ex
 
 
 def _broken_off(each: ExpiryTask, error: SedimentError | OSError, fs: Fs) -> ExpiryReport:
-    code, text = describe(error)
+    code, text = describe_in_expire(error)
     if code == "no-space" and isinstance(error, OSError):
         text = f"the disk is full ({error.filename})"
     start = each.plan.log_start_offset

@@ -39,7 +39,7 @@ from sediment.jobs.delta_lake.paths import (
     table_filesystem,
 )
 from sediment.jobs.process.cancellation import RunStopped, cancel_when
-from sediment.jobs.reporting.error_text import describe, describe_lost_task, first_line
+from sediment.jobs.reporting.error_text import describe_in_expire, describe_lost_task, first_line
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.spark.session import spark_context
@@ -184,7 +184,7 @@ def measure(work: SegmentWork, _attempt: str) -> Measured | Failure:
         check_run_token(work.source.directory.parent, work.run_id)
         return _measure(work)
     except (SedimentError, OSError) as error:
-        return Failure(*describe(error))
+        return Failure(*describe_in_expire(error))
 
 
 def _measure(work: SegmentWork) -> Measured:
@@ -259,7 +259,7 @@ def write(work: WriteWork, attempt: str) -> tuple[WrittenFile, ...] | Failure:
                 files.add(batch if archive is None else batch.filter(_lacking(work, archive, batch)))
         return tuple(files.written)
     except (SedimentError, OSError) as error:
-        return Failure(*describe(error))
+        return Failure(*describe_in_expire(error))
 
 
 def count_archived(work: WriteWork, _attempt: str) -> int | Failure:
@@ -271,7 +271,7 @@ def count_archived(work: WriteWork, _attempt: str) -> int | Failure:
         archived: int = sum(batch.num_rows - _lacking(work, archive, batch).true_count for batch in batches)
         return archived
     except (SedimentError, OSError) as error:
-        return Failure(*describe(error))
+        return Failure(*describe_in_expire(error))
 
 
 def _opened(work: WriteWork) -> DeltaTable:
@@ -583,7 +583,7 @@ class _Archiving:
         except Exception as error:
             if not isinstance(error, SedimentError | OSError):
                 error = SedimentError(f"the archive cannot be written: {first_line(error)}", path=self._path)
-            self._fail(set(keys) - self._totals.keys(), *describe(error))
+            self._fail(set(keys) - self._totals.keys(), *describe_in_expire(error))
         return {key: self._failed.get(key, self._totals[key]) for key in keys}
 
     def _fail(self, keys: Iterable[LogKey], code: str, reason: str) -> None:

@@ -16,6 +16,7 @@ _JVM_LOST = (
     "the JVM of Spark has ended during the run, for example because the system killed it for its use of memory; "
     "run again, with less memory for Spark or with --master 'local[1]'"
 )
+_WITHOUT_SPACE = " (`sediment expire` needs none)"
 _NO_ANSWER = re.compile(r"An error occurred while calling [^\n]*")
 _NO_SOCKET = "[CANNOT_OPEN_SOCKET]"
 _RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)(?:: .+)?$")
@@ -23,8 +24,11 @@ _OF_SPARK = ("py4j.", "pyspark.")
 _OF_THE_JVM = ("org.apache.spark.", "py4j.", "java.", "scala.")
 
 
-def describe(error: SedimentError | OSError) -> tuple[str, str]:
-    """Return the reason code and the sentence of an error; the code of `CorruptBatchError` is `corrupt-batch`."""
+def describe(error: SedimentError | OSError, *, without_space: str = _WITHOUT_SPACE) -> tuple[str, str]:
+    """Return the reason code and the sentence of an error; the code of `CorruptBatchError` is `corrupt-batch`.
+
+    `without_space` says what can be done on a full disk.
+    """
     if isinstance(error, SedimentError):
         return error.reason_code, str(error)
     name = None if error.filename is None else error_line(public_uri(str(error.filename)))
@@ -32,7 +36,7 @@ def describe(error: SedimentError | OSError) -> tuple[str, str]:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return (
             "no-space",
-            f"the disk is full{where}; free some space and run again (`sediment expire` needs none)",
+            f"the disk is full{where}; free some space and run again{without_space}",
         )
     if error.errno in (errno.EACCES, errno.EPERM):
         return "no-permission", f"no permission{f' for {name}' if name else ''}; run as the broker's user or as root"
@@ -48,6 +52,11 @@ class ErrorText:
     reason_code: str
     sentence: str
     is_fault: bool = False
+
+
+def describe_in_expire(error: SedimentError | OSError) -> tuple[str, str]:
+    """Return what `describe` does, for a step of `expire` that needs space: the archive, or the originals."""
+    return describe(error, without_space="; `sediment expire` without --archive and --keep-originals needs none")
 
 
 def error_text_of(error: BaseException) -> ErrorText:

@@ -11,7 +11,7 @@ from py4j.clientserver import ClientServer, JavaParameters, PythonParameters
 from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkRuntimeError
 
-from sediment.jobs.reporting.error_text import describe, describe_lost_task, error_text_of
+from sediment.jobs.reporting.error_text import describe, describe_in_expire, describe_lost_task, error_text_of
 
 SPARKS_STORY = """An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 4.0 failed 1 times: \
@@ -41,6 +41,9 @@ def test_a_full_disk_is_named_with_the_command_that_frees_space_on_it(number: in
     code, sentence = describe(OSError(number, os.strerror(number), "/data/t-0/0.log"))
     wanted = "the disk is full (/data/t-0/0.log); free some space and run again (`sediment expire` needs none)"
     assert (code, sentence) == ("no-space", wanted)
+    _, sentence = describe_in_expire(OSError(number, os.strerror(number), "/archive/x"))
+    wanted = "the disk is full (/archive/x); free some space and run again; `sediment expire` without --archive and "
+    assert sentence == f"{wanted}--keep-originals needs none"
 
 
 @pytest.mark.parametrize(
