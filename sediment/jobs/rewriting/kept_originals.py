@@ -166,8 +166,9 @@ def end_originals(originals: BackupLinks, reports: Iterable[PartitionOutcome]) -
     try:
         return originals.end(statuses, time.time_ns() // 1_000_000)
     except (SedimentError, OSError) as error:
-        # An error is logged, not raised, because the run is done and the planned catalogue is still correct.
-        _LOGGER.warning(
+        # An error is logged, even with --quiet, but not raised, because the run is done and the planned catalogue is
+        # still correct.
+        _LOGGER.error(
             "%s: the catalogue cannot be completed and stays in the state `planned`: %s",
             originals.path,
             describe(error)[1],

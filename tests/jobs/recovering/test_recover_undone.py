@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -155,3 +158,27 @@ def test_a_torn_new_log_that_no_restore_made_never_replaces_a_whole_log(log_dir:
     outcome = sediment("recover", log_dir, "--json", "--quiet", f"--now-ms={NOW_MS}")
     assert outcome.status == 0, outcome.stdout
     assert (log_dir / NAME / CUT).read_bytes() == whole
+
+
+def test_a_restore_whose_catalogue_cannot_be_completed_says_so_even_if_it_is_quiet(
+    log_dir: Path, kept: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    replace_file = Fs.replace_file
+    catalogues: list[Path] = []
+
+    def fails(self: Fs, path: Path, *given: Any, **named: Any) -> None:
+        if path.name.startswith("catalogue-"):
+            catalogues.append(path)
+            if len(catalogues) == 2:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+        replace_file(self, path, *given, **named)
+
+    tear(log_dir)
+    before = segments(log_dir)
+    run = recover(log_dir, kept)["run_id"]
+    with monkeypatch.context() as patch:
+        patch.setattr(Fs, "replace_file", fails)
+        done = sediment("restore", log_dir, f"--from={kept}", f"--run={run}", "--yes", "--quiet")
+    assert (done.status, segments(log_dir)) == (0, before)
+    (said,) = [each for each in caplog.records if "stays in the state `planned`" in each.getMessage()]
+    assert said.levelno == logging.ERROR  # the lowest level that --quiet shows
