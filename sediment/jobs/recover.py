@@ -256,11 +256,13 @@ def _load(
     return replace(log, repairs=tuple(repairs)), losses
 
 
-def _load_in_overlay(source: _LogToLoad, now_ms: int, repairs: list[Repair]) -> tuple[LoadedLog, LogLosses]:
+def _load_in_overlay(
+    source: _LogToLoad, now_ms: int, before_cut: _BeforeCut | None, repairs: list[Repair]
+) -> tuple[LoadedLog, LogLosses]:
     """Load the log in an overlay of its directory; errors name the real files."""
     with overlay_of(source.path) as overlay:
         try:
-            return _load(source, overlay, OverlayFs(), now_ms, None, repairs)
+            return _load(source, overlay, OverlayFs(), now_ms, before_cut, repairs)
         except SedimentError as error:
             if error.path is not None:
                 error.path = error.path.replace(str(overlay), str(source.path))
@@ -271,12 +273,20 @@ def _load_in_overlay(source: _LogToLoad, now_ms: int, repairs: list[Repair]) -> 
             raise
 
 
+def _has_links(path: Path) -> bool:
+    """Return True if the log is in another directory, possibly on another filesystem, or one of its files is."""
+    if path.is_symlink():
+        return True
+    with os.scandir(path) as entries:
+        return any(entry.is_symlink() for entry in entries)
+
+
 def _recover(
     source: _LogToLoad,
     lock: DirectoryLock | None,
     stop: threading.Event,
     options: CommonOptions,
-    before_cut: _BeforeCut | None,
+    before_cut: _KeptBeforeCuts,
 ) -> _Outcome:
     """Load one log; its errors are part of the outcome.
 
@@ -295,9 +305,13 @@ def _recover(
         return failed(*source.failure)
     try:
         if lock is None:
-            log, losses = _load_in_overlay(source, options.now_ms, repairs)
+            log, losses = _load_in_overlay(source, options.now_ms, None, repairs)
         else:
             lock.check()
+            if before_cut.may_refuse and _has_links(source.path):
+                # Hard links may be impossible.  If a cut needs them, the load must fail before its first change.
+                _load_in_overlay(source, options.now_ms, before_cut, [])
+                lock.check()
             log, losses = _load(source, source.path, Fs(), options.now_ms, before_cut, repairs)
     except LockLostError:
         stop.set()
@@ -347,6 +361,11 @@ class _KeptBeforeCuts:
 
     def __init__(self, originals: OriginalsOnDemand | None) -> None:
         self._originals = originals
+
+    @property
+    def may_refuse(self) -> bool:
+        """True if files are kept, so a log whose files cannot be kept is refused."""
+        return self._originals is not None
 
     def __call__(self, source: _LogToLoad, cut: LogCut) -> None:
         """Say what is about to be cut off, and keep the files.
@@ -722,7 +741,7 @@ def _outcomes(
     stop: threading.Event,
     options: CommonOptions,
     progress: Progress,
-    before_cut: _BeforeCut,
+    before_cut: _KeptBeforeCuts,
 ) -> Iterator[tuple[SelectedDirectory, list[_Outcome], bool]]:
     """Load the logs, largest first; yield each directory with its outcomes as soon as all its partitions are done."""
     left = {directory.path: len(logs) for directory, logs, _ in per_directory}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -246,6 +248,26 @@ def test_a_copy_without_checkpoints_says_that_its_last_batch_is_cut_and_keeps_it
     if can_keep:
         undone = sediment("restore", log_dir, f"--from={originals}", f"--run={done.report['run_id']}", "--yes")
         assert (undone.status, log.read_bytes()) == (0, content)
+
+
+@pytest.mark.parametrize("links", ["folder", "segment"])
+def test_a_linked_log_whose_files_cannot_be_kept_is_refused_before_its_first_change(
+    log_dir: Path, tmp_path: Path, links: str
+) -> None:
+    damage(log_dir / "t-0" / log_name(6), 0)
+    elsewhere = Path("/dev/shm")
+    if links == "folder" and (not elsewhere.is_dir() or elsewhere.stat().st_dev == log_dir.stat().st_dev):
+        pytest.skip("no second filesystem")
+    with tempfile.TemporaryDirectory(dir=elsewhere if links == "folder" else tmp_path) as folder:
+        linked = log_dir / "t-0" / ("" if links == "folder" else log_name(0))
+        shutil.move(linked, Path(folder) / linked.name)
+        linked.symlink_to(Path(folder) / linked.name)
+        before = tree(log_dir / "t-0")
+        refused = run(log_dir)
+        assert row(refused)["reason_code"] == "records-would-be-lost" and "--without-undo" in row(refused)["reason"]
+        assert tree(log_dir / "t-0") == before
+        assert not log_dir.with_name("logs-originals").exists()
+        assert row(run(log_dir, "--without-undo"))["log_end_offset"] == 6
 
 
 @pytest.mark.parametrize("batch", [0, 2])
