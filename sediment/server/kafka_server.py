@@ -152,12 +152,16 @@ class KafkaServer:
 
     def _start(self, undo: ExitStack) -> None:
         options = self._options
-        undo.enter_context(raised_open_files_limit(options.config.max_connections))  # 1
+        # 1. raise the limit on open files
+        undo.enter_context(raised_open_files_limit(options.config.max_connections))
+
+        # 2. read certificate and users
         security = options.security
-        tls = _tls_of(security)  # 2
+        tls = _tls_of(security)
         from_file = None if security.users is None else _constant(security.users)
 
-        resolved = options.listen.resolve()  # 3
+        # 3. check the address, bind it
+        resolved = options.listen.resolve()
         check_exposure(resolved, has_tls=tls is not None, has_users=from_file is not None, insecure=security.insecure)
         choose_advertised(options.listen, resolved, options.advertise)
         listening = bind(resolved, options.config)
@@ -165,7 +169,8 @@ class KafkaServer:
         self.bound = replace(resolved, port=listening.getsockname()[1])
         self.advertised = choose_advertised(options.listen, self.bound, options.advertise)
 
-        self.backend = backend = self._open_backend()  # 4
+        # 4. open the backend
+        self.backend = backend = self._open_backend()
         undo.callback(backend.close)
         self.catalog = backend.catalog
         config = replace(
@@ -179,20 +184,25 @@ class KafkaServer:
             max_bytes = min(config.socket_request_max_bytes, OTHER_REQUEST_MAX_BYTES)
             config = replace(config, socket_request_max_bytes=max_bytes)
 
-        of_cluster = ClusterUsers(self._scram_credentials)  # 5
+        # 5. choose the credentials
+        of_cluster = ClusterUsers(self._scram_credentials)
         credentials = choose_credentials(resolved, from_file, of_cluster, insecure=security.insecure)
         self.protocol = security_protocol(has_tls=tls is not None, has_users=credentials is not None)
 
-        timer, group_timer = Timer(), Timer(name="group-timer")  # 6; group callbacks may wait for the disk
+        # 6. start the timers
+        timer, group_timer = Timer(), Timer(name="group-timer")  # group callbacks may wait for the disk
         undo.callback(timer.close)
         undo.callback(group_timer.close)
+
+        # 7. open the request log
         request_log = None
-        if options.request_log is not None:  # 7
+        if options.request_log is not None:
             with naming_option("--request-log", options.request_log):
                 request_log = RequestLog(options.request_log)
             undo.callback(request_log.close)
 
-        consumer_groups = None  # 8
+        # 8. make the handlers
+        consumer_groups = None
         if backend.group_store is not None and _has_consumer_groups(self.catalog.metadata):
             regex_timer = Timer(name="group-regexes")  # matching a pattern may take long
             undo.callback(regex_timer.close)
@@ -238,9 +248,8 @@ class KafkaServer:
             backend.unadvertised,
         )
 
-        self.metrics = RequestMetrics(
-            config.num_network_threads, log=None if request_log is None else request_log.log
-        )  # 9
+        # 9. start handlers and processors
+        self.metrics = RequestMetrics(config.num_network_threads, log=None if request_log is None else request_log.log)
         self._sockets = SocketServer(
             listening,
             Listener(
@@ -259,17 +268,22 @@ class KafkaServer:
         self._sockets.start()
         undo.callback(self._sockets.stop, STOP_SECONDS)
 
-        undo.callback(backend.stop_waiting)  # 10
+        # 10. (on a stop) respond to all waiting requests
+        undo.callback(backend.stop_waiting)
         undo.callback(coordinator.close)
 
-        self._sockets.open()  # 11
+        # 11. listen, and accept connections
+        self._sockets.open()
         undo.callback(self._sockets.stop_reading)
         undo.callback(self._sockets.stop_accepting)
 
-        self._load_in_background(backend, coordinator, transactions)  # 12
+        # 12. load groups and transactions
+        self._load_in_background(backend, coordinator, transactions)
+
+        # 13. delete expired and superseded records
         if not self._stop_start.is_set():
             undo.callback(backend.stop_deleting)
-            backend.start_deleting()  # 13
+            backend.start_deleting()
 
     def _own_configs(self, config: ServerConfig, backend: Backend, *, has_consumer_groups: bool) -> Mapping[str, str]:
         differing = {

@@ -144,7 +144,8 @@ class LiveBackend:
 
     def _open(self, options: LiveOptions, fs: Fs, stop: threading.Event, clock: Clock, undo: ExitStack) -> None:
         options.prepare()
-        owned = open_node(  # 1
+        # 1. check the directories and the metadata
+        owned = open_node(
             options.directories,
             options.quorum,
             fs,
@@ -152,9 +153,10 @@ class LiveBackend:
             metadata_log_dir=options.metadata_log_dir,
             log_dirs=options.log_dirs,
         )
+        # 2. lock the directories and load the logs
         configs = TopicConfigs(partial(_topic_configs, options, owned.node.node_id), owned.metadata)
         broker_config = partial(_broker_config, options, owned.node)
-        self._manager = manager = LogManager(  # 2
+        self._manager = manager = LogManager(
             options.directories,
             configs,
             broker_config(owned.metadata),
@@ -170,7 +172,8 @@ class LiveBackend:
             raise StartStoppedError
         _check_every_directory_is_online(manager)
 
-        if read_metadata(owned.metadata_dir, owned.is_started, fs) != owned.metadata:  # 3
+        # 3. check that the metadata is still the same
+        if read_metadata(owned.metadata_dir, owned.is_started, fs) != owned.metadata:
             raise SourceChangedError(
                 "the cluster's metadata changed during the start",
                 path=str(owned.metadata_dir),
@@ -182,12 +185,15 @@ class LiveBackend:
         # configs after the file was written.
         self._why_stale = owned.why_stale({each.path.absolute(): each.clean_shutdown for each in manager.directories()})
 
-        writer = _metadata_writer(owned, manager, fs)  # 4
+        # 4. open the writer of the metadata
+        writer = _metadata_writer(owned, manager, fs)
         undo.callback(writer.close)
 
-        metadata, moves = _finish_moves(owned, manager, writer)  # 5
+        # 5. finish interrupted moves
+        metadata, moves = _finish_moves(owned, manager, writer)
 
-        unclean = _after_unclean_stop(manager)  # 6
+        # 6. after an unclean stop, raise the leader epochs
+        unclean = _after_unclean_stop(manager)
         uncertain = {log.partition for log in manager.all_logs() if log.directory.parent in unclean}
         changes = list(leader_change_records(sorted(uncertain), owned.node.node_id, owned.metadata))
         for values in split_into_batches(changes):  # batches that are appended one by one need no metadata transaction
@@ -204,7 +210,8 @@ class LiveBackend:
                 # directory. The mark still proves that no broker has used it.
                 directory.clean_shutdown = SERVED_NODE
 
-        for folder in owned.removed:  # 7
+        # 7. finish other interrupted changes
+        for folder in owned.removed:
             if not folder.name.endswith((DirectoryState.DELETE, DirectoryState.FUTURE)):
                 _LOGGER.warning("%s belongs to a deleted topic; it is renamed to -stray, not removed", folder)
         manager.put_away(owned.removed)
@@ -212,17 +219,22 @@ class LiveBackend:
             _LOGGER.warning("%s has no folder and was never written to; its log is created empty", partition)
         _create_absent(owned, manager)
 
-        for log in manager.all_logs():  # 8
+        # 8. make all logs durable
+        for log in manager.all_logs():
             flush_and_replicate(log)
         if unclean or owned.removed or owned.promoted:
             manager.checkpoint_all()
         leader_epochs = _leader_epochs(manager, owned.metadata, raised=uncertain)
 
+        # 9. start the flushers
         self._flusher = None
-        if options.flush_acks:  # 9
+        if options.flush_acks:
             self._flusher = LogFlusher(_FLUSHER_THREADS, self._check_delayed)
             undo.callback(self._flusher.close)
-        warm_up()  # 10
+
+        # 10. load the compiled code
+        warm_up()
+
         partitions = {
             log.partition: Partition(log, leader_epochs[log.partition], self._flusher) for log in manager.all_logs()
         }
