@@ -213,40 +213,7 @@ class KafkaServer:
             config, group_timer, time.monotonic_ns, backend.offset_store, backend.group_store, consumer_groups
         )
         transactions = TransactionHandlers(_wall_ms)
-        node = Node(self.catalog.node_id, self.advertised.host, self.advertised.port)
-        apis = KafkaApis(
-            _joined(
-                SaslHandlers().handlers(),
-                MetadataHandlers(
-                    self.catalog,
-                    node,
-                    can_write=backend.can_write,
-                    create_topics=backend.create_topics if config.auto_create_topics_enable else None,
-                ).handlers(),
-                OffsetHandlers(self.catalog).handlers(),
-                ConfigHandlers(
-                    self.catalog,
-                    self.catalog.node_id,
-                    can_write=backend.can_write,
-                    static=backend.static_configs,
-                    own=partial(self._own_configs, config, backend, has_consumer_groups=consumer_groups is not None),
-                    group_defaults=group_config_defaults(config),
-                ).handlers(),
-                LogDirHandlers(self.catalog).handlers(),
-                UserDescriptionHandlers(self.catalog).handlers(),
-                GroupHandlers(
-                    coordinator,
-                    (node.id, node.host, node.port),
-                    backend.make_coordinator_topic,
-                    None if consumer_groups is None else consumer_groups.topics,
-                ).handlers(),
-                CommittedOffsetHandlers(coordinator, self.catalog, _wall_ms).handlers(),
-                transactions.handlers(),
-                *backend.handlers(timer, config, coordinator),
-            ),
-            _features_of(self.catalog.metadata, backend.supported_features),
-            backend.unadvertised,
-        )
+        apis = self._apis(config, timer, coordinator, consumer_groups, transactions)
 
         # 9. start handlers and processors
         self.metrics = RequestMetrics(config.num_network_threads, log=None if request_log is None else request_log.log)
@@ -284,6 +251,50 @@ class KafkaServer:
         if not self._stop_start.is_set():
             undo.callback(backend.stop_deleting)
             backend.start_deleting()
+
+    def _apis(
+        self,
+        config: ServerConfig,
+        timer: Timer,
+        coordinator: GroupCoordinator,
+        consumer_groups: ConsumerGroupSupport | None,
+        transactions: TransactionHandlers,
+    ) -> KafkaApis:
+        backend = self.backend
+        node = Node(self.catalog.node_id, self.advertised.host, self.advertised.port)
+        return KafkaApis(
+            _joined(
+                SaslHandlers().handlers(),
+                MetadataHandlers(
+                    self.catalog,
+                    node,
+                    can_write=backend.can_write,
+                    create_topics=backend.create_topics if config.auto_create_topics_enable else None,
+                ).handlers(),
+                OffsetHandlers(self.catalog).handlers(),
+                ConfigHandlers(
+                    self.catalog,
+                    self.catalog.node_id,
+                    can_write=backend.can_write,
+                    static=backend.static_configs,
+                    own=partial(self._own_configs, config, backend, has_consumer_groups=consumer_groups is not None),
+                    group_defaults=group_config_defaults(config),
+                ).handlers(),
+                LogDirHandlers(self.catalog).handlers(),
+                UserDescriptionHandlers(self.catalog).handlers(),
+                GroupHandlers(
+                    coordinator,
+                    (node.id, node.host, node.port),
+                    backend.make_coordinator_topic,
+                    None if consumer_groups is None else consumer_groups.topics,
+                ).handlers(),
+                CommittedOffsetHandlers(coordinator, self.catalog, _wall_ms).handlers(),
+                transactions.handlers(),
+                *backend.handlers(timer, config, coordinator),
+            ),
+            _features_of(self.catalog.metadata, backend.supported_features),
+            backend.unadvertised,
+        )
 
     def _own_configs(self, config: ServerConfig, backend: Backend, *, has_consumer_groups: bool) -> Mapping[str, str]:
         differing = {

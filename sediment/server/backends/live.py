@@ -194,29 +194,11 @@ class LiveBackend:
 
         # 6. after an unclean stop, raise the leader epochs
         unclean = _after_unclean_stop(manager)
-        uncertain = {log.partition for log in manager.all_logs() if log.directory.parent in unclean}
-        changes = list(leader_change_records(sorted(uncertain), owned.node.node_id, owned.metadata))
-        for values in split_into_batches(changes):  # batches that are appended one by one need no metadata transaction
-            writer.append(values)
-        for directory in manager.directories():
-            if directory.path.absolute() in owned.formatted:
-                # It has no log that could have lost records.
-                directory.clean_shutdown = NEW_DIRECTORY
-            elif directory.path in unclean:
-                # Only now, because a start that finds a marker does not raise the epochs.
-                directory.clean_shutdown = RAISED_EPOCHS
-            if directory.clean_shutdown == NEW_DIRECTORY and len(options.directories) > 1:
-                # Records of its partitions may be in the other directories, and a later start may open only this
-                # directory. The mark still proves that no broker has used it.
-                directory.clean_shutdown = SERVED_NODE
+        raised = _raise_leader_epochs(owned, manager, writer, unclean)
+        _choose_markers(owned, manager, unclean)
 
         # 7. finish other interrupted changes
-        for folder in owned.removed:
-            if not folder.name.endswith((DirectoryState.DELETE, DirectoryState.FUTURE)):
-                _LOGGER.warning("%s belongs to a deleted topic; it is renamed to -stray, not removed", folder)
-        manager.put_away(owned.removed)
-        for partition in owned.absent:
-            _LOGGER.warning("%s has no folder and was never written to; its log is created empty", partition)
+        _put_away_removed(owned, manager)
         _create_absent(owned, manager)
 
         # 8. make all logs durable
@@ -224,7 +206,7 @@ class LiveBackend:
             flush_and_replicate(log)
         if unclean or owned.removed or owned.promoted:
             manager.checkpoint_all()
-        leader_epochs = _leader_epochs(manager, owned.metadata, raised=uncertain)
+        leader_epochs = _leader_epochs(manager, owned.metadata, raised=raised)
 
         # 9. start the flushers
         self._flusher = None
@@ -522,7 +504,41 @@ def _finish_moves(
     return owned.metadata.with_records(values), moves
 
 
+def _raise_leader_epochs(
+    owned: OwnedNode, manager: LogManager, writer: MetadataWriter, unclean: Collection[Path]
+) -> set[TopicPartition]:
+    raised = {log.partition for log in manager.all_logs() if log.directory.parent in unclean}
+    changes = list(leader_change_records(sorted(raised), owned.node.node_id, owned.metadata))
+    for values in split_into_batches(changes):  # batches that are appended one by one need no metadata transaction
+        writer.append(values)
+    return raised
+
+
+def _choose_markers(owned: OwnedNode, manager: LogManager, unclean: Collection[Path]) -> None:
+    """Call this only after the epochs were raised, because a start that finds a marker does not raise them."""
+    directories = manager.directories()
+    for directory in directories:
+        if directory.path.absolute() in owned.formatted:
+            # It has no log that could have lost records.
+            directory.clean_shutdown = NEW_DIRECTORY
+        elif directory.path in unclean:
+            directory.clean_shutdown = RAISED_EPOCHS
+        if directory.clean_shutdown == NEW_DIRECTORY and len(directories) > 1:
+            # Records of its partitions may be in the other directories, and a later start may open only this
+            # directory. The mark still proves that no broker has used it.
+            directory.clean_shutdown = SERVED_NODE
+
+
+def _put_away_removed(owned: OwnedNode, manager: LogManager) -> None:
+    for folder in owned.removed:
+        if not folder.name.endswith((DirectoryState.DELETE, DirectoryState.FUTURE)):
+            _LOGGER.warning("%s belongs to a deleted topic; it is renamed to -stray, not removed", folder)
+    manager.put_away(owned.removed)
+
+
 def _create_absent(owned: OwnedNode, manager: LogManager) -> None:
+    for partition in owned.absent:
+        _LOGGER.warning("%s has no folder and was never written to; its log is created empty", partition)
     paths = {each.path.absolute(): each.path for each in manager.directories()}
     topic_ids = {partition: owned.metadata.topic_ids[partition.topic] for partition in owned.absent}
     manager.create_logs(topic_ids, {partition: paths[path] for partition, path in owned.absent.items()})
