@@ -27,8 +27,9 @@ from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.segment_io.protocol.headers import decode_request_header
 from sediment.segment_io.protocol.schema import VersionRange
 from sediment.server.network.request_channel import ReceivedFrame
+from sediment.server.repeated import RepeatedRequest
 from sediment.server.request_metrics import request_name
-from sediment.server.requests import Handler, RepeatedRequest, Request, RequestTimes
+from sediment.server.requests import Handler, Request, RequestTimes
 
 BEFORE_AUTHENTICATION = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
 """APIs that are allowed before authentication."""

@@ -11,13 +11,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-import numpy as np
-
-from sediment.segment_io.compiled.padding import padded_buffer
 from sediment.segment_io.protocol.api_keys import ApiKey
-from sediment.segment_io.segment.append_run_kernels import MOST_IN_RUN, RUN_FIELDS
+from sediment.server.repeated import RepeatedRequest
 
 ANONYMOUS = "User:ANONYMOUS"
 """Principal of a connection without authentication (Kafka's KafkaPrincipal.ANONYMOUS)."""
@@ -78,43 +75,6 @@ class Connection:
     def client_host(self) -> str:
         """Remote address in Kafka's format, with a slash: `/127.0.0.1`."""
         return "/" + self.peer.rpartition(":")[0].strip("[]")
-
-
-class ReceiveBuffer:
-    def __init__(self, size_bytes: int) -> None:
-        self._buffer = padded_buffer(size_bytes)
-        self.memory = self._buffer.data[:size_bytes]
-        """The buffer without its padding."""
-
-        self.address = self._buffer.ctypes.data
-        self.rows = np.zeros((MOST_IN_RUN, RUN_FIELDS), dtype=np.int64)
-
-
-class AnsweredRun(NamedTuple):
-    requests: int
-    size_bytes: int
-    """The number of received bytes of these requests, including the size fields of their frames."""
-
-    responses: bytes | bytearray
-    """The responses one after the other, each with its size field."""
-
-
-class RepeatedRequest(Protocol):
-    api_key: ApiKey
-    api_version: int
-    client_id: str | None
-
-    @property
-    def is_in_use(self) -> bool: ...
-
-    has_runs: bool
-    """False if `answer_run` always returns None."""
-
-    def answer(self, frame: memoryview) -> tuple[int, Sequence[Any]] | None: ...
-
-    def answer_run(self, received: ReceiveBuffer, start: int, end: int, largest_bytes: int) -> AnsweredRun | None:
-        """Return None, and change nothing, if the first request must be decoded completely."""
-        ...
 
 
 class ResponseChannel(Protocol):

@@ -23,7 +23,8 @@ from sediment.segment_io.partition.file_slice import FileSlice
 from sediment.segment_io.protocol import messages as m
 from sediment.segment_io.protocol.headers import decode_request_header, encode_response_header
 from sediment.segment_io.protocol.primitives import write_unsigned_varint
-from sediment.server.requests import ReceiveBuffer, Request
+from sediment.server.repeated import ReceiveBuffer
+from sediment.server.requests import Request
 from sediment.server.topic_catalog import ServedLog
 
 _LARGEST_FRAME_BYTES = 1024

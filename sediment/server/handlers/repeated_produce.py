@@ -35,7 +35,8 @@ from sediment.segment_io.segment.append_run_kernels import (
     RunRows,
     repeated_requests,
 )
-from sediment.server.requests import AnsweredRun, ReceiveBuffer, Request
+from sediment.server.repeated import AnsweredRun, ReceiveBuffer
+from sediment.server.requests import Request
 
 Append = Callable[[Buffer], AppendInfo | None]
 """A function that appends a batch; it returns None if the batch is refused."""

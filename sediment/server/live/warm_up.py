@@ -26,7 +26,7 @@ from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.segment.append_run_kernels import repeated_requests
-from sediment.server.requests import ReceiveBuffer
+from sediment.server.repeated import ReceiveBuffer
 
 _LONG_BYTES = 48 << 10  # shorter batches and shorter runs are checked by other kernels
 _START = bytes(16)

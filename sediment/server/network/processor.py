@@ -51,8 +51,9 @@ from sediment.server.network.long_work import LongWork
 from sediment.server.network.request_channel import ReceivedFrame, RequestChannel
 from sediment.server.network.transport_layer import PlaintextTransportLayer, SslTransportLayer
 from sediment.server.open_files_limit import ReservedDescriptors
+from sediment.server.repeated import ReceiveBuffer, RepeatedRequest
 from sediment.server.request_metrics import RequestMetrics
-from sediment.server.requests import Connection, ReceiveBuffer, RepeatedRequest, Request, RequestTimes
+from sediment.server.requests import Connection, Request, RequestTimes
 from sediment.server.server_config import ServerConfig
 
 _LOGGER = logging.getLogger(__name__)

@@ -18,7 +18,8 @@ from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.handlers.produce import ProduceHandlers
 from sediment.server.handlers.repeated_produce import RepeatedProduce
 from sediment.server.network.frames import ResponseSend
-from sediment.server.requests import AnsweredRun, Request
+from sediment.server.repeated import AnsweredRun
+from sediment.server.requests import Request
 from tests.engine.live_logs import NOW_MS, batch, config
 from tests.server.live.nodes import LiveServer, fetch, live, new_node, produce, produce_request
 from tests.server.network.listeners import Client, frame
