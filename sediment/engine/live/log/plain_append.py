@@ -88,10 +88,9 @@ class PlainAppends:
     def append(self, records: Buffer, leader_epoch: int) -> AppendInfo | None:
         log, buffers = self._log, THREAD_LOCAL.buffers
         size_bytes = len(records)
+        config = log.config
         rules = self._rules
-        config = rules.config
-        if config is not log.config:
-            config = log.config
+        if config is not rules.config:
             rules = self._rules = _Rules.of(config)
         if (
             not BATCH_HEADER_BYTES <= size_bytes <= rules.max_bytes
