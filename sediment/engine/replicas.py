@@ -227,8 +227,10 @@ def cluster_of(directories: Sequence[ClusterDirectory], *, advice_if_several: st
 
 
 def newest_metadata(paths: Sequence[Path], fs: Fs, *, on_unreadable: OnUnreadable) -> ClusterMetadata | None:
-    # If no directory has a metadata log, the bootstrap checkpoint of a node that was never started is used. If a log is
-    # corrupt or cannot be read, `on_unreadable` is called, and the log is skipped.
+    """If no directory has a metadata log, the bootstrap checkpoint of a node that was never started is used.
+
+    If a log is corrupt or cannot be read, `on_unreadable` is called, and the log is skipped.
+    """
     found = [
         _unless_unreadable(path / str(METADATA_PARTITION), partial(read_cluster_metadata, path, fs), on_unreadable)
         for path in dict.fromkeys(paths)

@@ -86,8 +86,10 @@ class CoordinatorTopic:
         return bool(self.unreadable) and self.partition_of(key) in self.unreadable
 
     def replay(self, replay_log: Callable[[CoordinatorLog], Mapping[str, _Value]]) -> dict[str, _Value]:
-        # If several partitions contain the same id, the value comes from the partition to which the id belongs. A
-        # partition that cannot be read is logged as an error and skipped.
+        """If several partitions contain the same id, the value comes from the partition to which the id belongs.
+
+        A partition that cannot be read is logged as an error and skipped.
+        """
         found: dict[str, _Value] = {}
         for log in self.logs:
             try:

@@ -156,7 +156,7 @@ class _Watched:
         self._wanted = False
 
     def attempt(self, key: Hashable = _EVERY_KEY) -> bool:
-        # If another thread is trying to complete the operation, make that thread try again.
+        """If another thread is trying to complete the operation, make that thread try again."""
         self._changed.append(key)
         self._wanted = True
         while self._wanted and self._busy.acquire(blocking=False):

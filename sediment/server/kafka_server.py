@@ -130,7 +130,7 @@ class KafkaServer:
         self.stop()
 
     def start(self) -> None:
-        # Raises StartStoppedError: `stop_start` was set while the logs were being loaded.
+        """Raise StartStoppedError if `stop_start` was set while the logs were being loaded."""
         self._process = os.getpid()
         with ExitStack() as undo:
             self._start(undo)

@@ -70,8 +70,7 @@ class ServedLog(Protocol):
         """
 
     def offset_for_time(self, target_ms: int, *, only_quick: bool = False) -> TimestampOffsetEpoch | None:
-        # Raises LongWorkError if `only_quick`, because others wait for this thread, and a large batch must be searched.
-        ...
+        """With `only_quick`, raise LongWorkError if a large batch must be searched: others wait for this thread."""
 
     def offset_of_largest_timestamp(self, *, only_quick: bool = False) -> TimestampOffsetEpoch | None: ...
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:

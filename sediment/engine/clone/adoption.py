@@ -188,8 +188,11 @@ def write_start_files(
     run_id: str,
     now_ms: int,
 ) -> tuple[str, ...]:
-    # meta.properties is replaced last. So after an interrupted run, the directory still belongs to its former node, or
-    # to no node. The server properties file is written only if it does not exist.
+    """meta.properties is replaced last.
+
+    So after an interrupted run, the directory still belongs to its former node, or to no node. The server properties
+    file is written only if it does not exist.
+    """
     kept = []
     for name, content in (*checkpoint_files(clones), *start_files(start, now_ms)):
         if fs.exists(log_dir / name):
@@ -203,7 +206,10 @@ def write_start_files(
 def add_to_checkpoints(
     log_dir: Path, clones: Mapping[TopicPartition, PartitionClone], fs: Fs, *, run_id: str
 ) -> tuple[str, ...]:
-    # Old entries of these partitions are replaced or removed. The log start checkpoint is created if an entry needs it.
+    """Old entries of these partitions are replaced or removed.
+
+    The log start checkpoint is created if an entry needs it.
+    """
     kept = []
     files = {CLEANER_FILE: b"0\n0\n", **dict(checkpoint_files(clones))}
     for name, content in files.items():

@@ -65,8 +65,10 @@ def added_topic_records(
     metadata: ClusterMetadata,
     known_producer_ids: Iterable[int],
 ) -> Iterator[bytes]:
-    # A ProducerIdsRecord is included only if it raises the next producer id. A controller fails if a record lowers or
-    # repeats that id.
+    """A ProducerIdsRecord is included only if it raises the next producer id.
+
+    A controller fails if a record lowers or repeats that id.
+    """
     for topic in topics:
         yield from topic_records(topic, leader_epochs, node, metadata.features[METADATA_VERSION])
     next_id = next_producer_id(metadata, known_producer_ids)

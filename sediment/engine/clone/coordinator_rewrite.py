@@ -127,7 +127,7 @@ def rewrite_coordinator_log(
     *,
     run_id: str,
 ) -> tuple[RewriteCounts, int | None]:
-    # Returns the counts, and the new cleaner checkpoint.
+    """Return the counts, and the new cleaner checkpoint."""
     decide = {CONSUMER_OFFSETS: _group_changes, TRANSACTION_STATE: _transaction_changes}.get(partition.topic)
     first_dirty = checkpoints.first_dirty
     if decide is None:
@@ -150,7 +150,7 @@ def rewrite_coordinator_log(
 
 
 def committing_producers(topic: SourceTopic, until_ms: int | None, fs: Fs) -> frozenset[int]:
-    # Return the producers whose transaction was being committed at `until_ms`, or at the end of the log if it is None.
+    """Return the producers whose transaction was being committed at `until_ms`, or at the log end if it is None."""
     bounds = ALL if until_ms is None else Bounds(end_timestamp_ms=until_ms + 1)
     values = _last_states(topic, fs, bounds).values()
     return frozenset(value.producer_id for value in values if value.transaction_status == _PREPARE_COMMIT)
@@ -188,7 +188,7 @@ def _last_states(topic: SourceTopic, fs: Fs, bounds: Bounds) -> dict[str, Any]:
 
 
 def transactional_producers(topic: SourceTopic | None, fs: Fs) -> frozenset[int]:
-    # A transactional id keeps its producer id, even if no log has a record of the producer.
+    """A transactional id keeps its producer id, even if no log has a record of the producer."""
     found: set[int] = set()
     for replicas in () if topic is None else topic.replicas.values():
         replica = replicas[0]

@@ -40,7 +40,7 @@ SUPPORTED_LEVELS: Mapping[str, tuple[int, int]] = {
 
 
 def clone_features(source: Mapping[str, int] | None, release: str) -> dict[str, int]:
-    # Return the levels of a clone for `release`, one of RELEASES; `source` is None if the source's levels are unknown.
+    """Return the levels of a clone for `release`, one of RELEASES; `source` is None if its levels are unknown."""
     target = _LEVELS[release]
     if not source or METADATA_VERSION not in source:
         return dict(target)

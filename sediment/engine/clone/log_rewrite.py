@@ -27,7 +27,7 @@ def change_records(
     fs: Fs,
     attempt: Attempt,
 ) -> int | None:
-    # Records of open transactions are also changed.
+    """Records of open transactions are also changed."""
     view = open_view(
         list_log(partition, directory, fs),
         replace(checkpoints, clean_shutdown=True),

@@ -47,8 +47,10 @@ class ClonedPartition:
 
 @dataclass(frozen=True, slots=True)
 class ClonedTopic:
-    # The topic has the partitions 0 to `partition_count` - 1; partitions that are missing from `partitions` are created
-    # empty. `changes` lists how `configs` differ from the source.
+    """The topic has the partitions 0 to `partition_count` - 1; those that are not in `partitions` are created empty.
+
+    `changes` lists how `configs` differ from the source.
+    """
 
     source_name: str
     name: str

@@ -98,8 +98,10 @@ class CopiedFile:
 
 
 def closed_files(names: Iterable[str], *, below_offset: int = INT64_MAX) -> frozenset[str]:
-    # For hard links, `below_offset` is the lower of the recovery point and the high watermark. A broker may truncate
-    # segments above this offset in place.
+    """For hard links, `below_offset` is the lower of the recovery point and the high watermark.
+
+    A broker may truncate segments above this offset in place.
+    """
     parsed = [(name, file) for name in names if (file := parse_segment_file(name)) is not None and not file.state]
     bases = sorted(file.base_offset for _, file in parsed if file.kind is SegmentFileKind.LOG)
     ends = [base for base in bases[1:] if base <= below_offset]

@@ -129,9 +129,11 @@ def replica_copy(
 
 
 def files_to_copy(replica: Replica, fs: Fs) -> dict[str, StoredFile]:
-    # Files of an interrupted replacement are also copied, so that the load of the copy completes or undoes the
-    # replacement. After an unclean stop, the active segment's indexes may still be preallocated. These indexes are not
-    # copied, and neither is an index larger than any that a broker opens; the load of the copy rebuilds them.
+    """Files of an interrupted replacement are also copied, and the load of the copy completes or undoes it.
+
+    After an unclean stop, the active segment's indexes may still be preallocated. These indexes are not copied, and
+    neither is an index larger than any that a broker opens; the load of the copy rebuilds them.
+    """
     entries = {entry.name: entry for entry in replica.fs(fs).scan(replica.path) if entry.is_file}
     parsed = {name: found for name in entries if (found := parse_segment_file(name)) is not None}
     logs = [file.base_offset for file in parsed.values() if file.kind is SegmentFileKind.LOG and not file.state]

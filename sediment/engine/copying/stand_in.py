@@ -18,9 +18,11 @@ from sediment.segment_io.stores import Store, StoredFile
 
 
 def placeholder_files(names: Iterable[str], folders: Container[str], *, topic_ids: bool = False) -> list[str]:
-    # `partition.metadata` of the partitions is included if `topic_ids` is True, or if a metadata log or a
-    # `bootstrap.checkpoint` exists. A bucket may contain objects of any name, so only files directly in the directory
-    # or in one of `folders` are returned.
+    """`partition.metadata` is included if `topic_ids` is True, or if a metadata log or a `bootstrap.checkpoint` exists.
+
+    A bucket may contain objects of any name, so only files directly in the directory or in one of `folders` are
+    returned.
+    """
     listed = [(name, *name.rpartition("/")) for name in names]
     metadata = str(METADATA_PARTITION)
     takes_ids = topic_ids or any(folder == metadata or name == BOOTSTRAP_FILE for name, folder, _, _ in listed)

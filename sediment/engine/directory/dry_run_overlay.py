@@ -33,7 +33,7 @@ class OverlayFs(Fs):
 
 @contextmanager
 def overlay_of(directory: Path) -> Iterator[Path]:
-    # Sub-directories of the overlay are empty, and dangling links are copied unchanged.
+    """Sub-directories of the overlay are empty, and dangling links are copied unchanged."""
     with tempfile.TemporaryDirectory(prefix="sediment-") as scratch:
         overlay = Path(scratch) / directory.name
         overlay.mkdir()

@@ -43,7 +43,7 @@ class Removals:
     def submit(
         self, directory: Path, remove: Callable[[], None], describe: Callable[[Exception], SedimentError]
     ) -> None:
-        # If too many removals are unfinished, wait first.
+        """If too many removals are unfinished, wait first."""
         self._free.acquire()
         try:
             work = self._threads.submit(remove)

@@ -90,7 +90,7 @@ class CleanerCheckpoints:
         return False
 
     def quarantine(self, log: PartitionLog, directory: LogDirectory, error: Exception, *, since_ms: int) -> None:
-        # Mark a partition uncleanable because of `error`; only a mark for corrupt files is stored for the next start.
+        """Mark a partition uncleanable because of `error`; only a mark for corrupt files survives a restart."""
         known = error if isinstance(error, SedimentError) else SedimentError(f"cleaning failed: {error!r}")
         durable = isinstance(error, CorruptDataError) and not isinstance(error, CorruptCheckpointError)
         mark = uncleanable_after(

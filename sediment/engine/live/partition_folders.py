@@ -83,7 +83,7 @@ def make_partition_folders(
 
 
 def make_future_folder(log_dir: Path, partition: TopicPartition, topic_id: str | None, fs: Fs, *, like: Path) -> Path:
-    # Folder and files get the owner, group and mode of those of `like`, a file of the current log.
+    """Folder and files get the owner, group and mode of those of `like`, a file of the current log."""
     staged = log_dir / folder_aside(partition, DirectoryState.DELETE)
     folder = log_dir / future_directory_name(partition, uuid.uuid4().hex)
     try:

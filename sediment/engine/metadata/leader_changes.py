@@ -36,7 +36,7 @@ _CHANGES = frozenset({"PartitionChangeRecord"})
 def leader_change_records(
     partitions: Iterable[TopicPartition], node_id: int, metadata: ClusterMetadata
 ) -> Iterator[bytes]:
-    # Yield a record for each partition; it makes the node the leader and in-sync replica under the next leader epoch.
+    """Yield a record for each partition, which makes the node its leader and ISR under the next leader epoch."""
     version = _VERSION_WITH_ELIGIBLE_REPLICAS if metadata.features.get(ELIGIBLE_REPLICAS, 0) else _VERSION
     for partition in partitions:
         topic_id = uuid.UUID(bytes=parse_uuid(metadata.topic_ids[partition.topic]))

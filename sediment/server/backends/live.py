@@ -388,7 +388,7 @@ class LiveBackend:
             raise outcome
 
     def start_deleting(self) -> None:
-        # Restart the moves between log directories that the last stop interrupted.
+        """Restart the moves between log directories that the last stop interrupted."""
         if self._why_stale:
             _LOGGER.warning(_MAYBE_STALE, self._why_stale)
         if self._moves is not None:

@@ -188,7 +188,7 @@ class ClassicGroup:
         return ErrorCode.REBALANCE_IN_PROGRESS if preparing else ErrorCode.NONE, self._take_effects()
 
     def leave(self, identities: Sequence[MemberIdentity], now_ms: int) -> tuple[list[ErrorCode], list[Effect]]:
-        # For a static member, its instance id is sufficient.
+        """For a static member, its instance id is sufficient."""
         if self.state is GroupState.DEAD:
             return [ErrorCode.COORDINATOR_NOT_AVAILABLE for _ in identities], []
         errors = [self._leave_one(identity) for identity in identities]
@@ -269,8 +269,10 @@ class ClassicGroup:
         return self._take_effects()
 
     def store_failed(self, effects: Sequence[Effect], error: ErrorCode, now_ms: int) -> list[Effect]:
-        # Members that wait for their assignment get `error`, and the group rebalances. A rejoined static member gets
-        # `error`, and its former id is valid again.
+        """Members that wait for their assignment get `error`, and the group rebalances.
+
+        A rejoined static member gets `error`, and its former id is valid again.
+        """
         following: list[Effect] = [
             Answer(effect.waiter, _failed(effect.answer, error)) if isinstance(effect, Answer) else effect
             for effect in effects
@@ -481,7 +483,7 @@ class ClassicGroup:
         self._extend_session(member, now_ms)
 
     def _joined(self, member: Member, *, leader: str | None = None, skips_assignment: bool = False) -> JoinAnswer:
-        # The response names `leader`, by default the group's leader.
+        """The response names `leader`, by default the group's leader."""
         leader = leader or self.leader_id or NO_MEMBER_ID
         is_leader = leader == member.member_id
         return JoinAnswer(

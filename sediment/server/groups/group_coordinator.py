@@ -480,7 +480,7 @@ class GroupCoordinator:
         commits: Sequence[tuple[str, int, CommittedOffset]],
         append: Callable[[Sequence[Commit]], Sequence[Commit]],
     ) -> list[ErrorCode]:
-        # `append` stores the commits without waiting for the disk, and returns them with the offsets of their records.
+        """`append` stores the commits without waiting for the disk, and returns them with their records' offsets."""
         group = self._group_of_commit(group_id, generation, if_unknown=ErrorCode.ILLEGAL_GENERATION)
         if isinstance(group, ErrorCode):
             return [group for _ in commits]
@@ -571,8 +571,10 @@ class GroupCoordinator:
         member_id: str | None = None,
         member_epoch: int = -1,
     ) -> tuple[ErrorCode, list[tuple[str, list[FetchedOffset]]]]:
-        # With `require_stable`, a partition gets UNSTABLE_OFFSET_COMMIT if an open transaction has a pending offset for
-        # it. `member_id` and `member_epoch` are checked only in a consumer group.
+        """With `require_stable`, a partition with a pending offset of an open transaction gets UNSTABLE_OFFSET_COMMIT.
+
+        `member_id` and `member_epoch` are checked only in a consumer group.
+        """
         error = self._loading_error(group_id)
         if error is not ErrorCode.NONE:
             return error, []

@@ -23,8 +23,7 @@ class OffsetStore(Protocol):
     def append(
         self, group_id: str, commits: Sequence[tuple[str, int, CommittedOffset]]
     ) -> Sequence[tuple[str, int, CommittedOffset]]:
-        # Raises OSError, SedimentError: the commits may be lost; the caller must treat them as failed.
-        ...
+        """After an OSError or a SedimentError, the commits may be lost; the caller must treat them as failed."""
 
 
 class GroupStore(Protocol):

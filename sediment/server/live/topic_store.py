@@ -394,7 +394,7 @@ class TopicStore:
         *,
         validate_only: bool = False,
     ) -> None:
-        # Changed broker configs take effect, for the open logs and the cleaner, before this method returns.
+        """Changed broker configs take effect, for the open logs and the cleaner, before this method returns."""
         with self._guard:
             current = configs_of(self._catalog.metadata, kind, name)
             after = change(current)
@@ -448,7 +448,7 @@ class TopicStore:
             raise ApiError(error_code_of(error), error.what) from error
 
     def _commit(self, values: Sequence[bytes]) -> ClusterMetadata:
-        # Raises ApiError, whose cause is a CommitStateUnknownError if it is not known whether the records are durable.
+        """Raise an ApiError; its cause is a CommitStateUnknownError if the records may or may not be durable."""
         check_record_count(len(values))
         try:
             after = self._catalog.metadata.with_records(values)

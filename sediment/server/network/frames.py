@@ -332,7 +332,7 @@ class ResponseSend:
         return send
 
     def write_to(self, transport: TransportLayer, budget_bytes: int, wait: Callable[[], bool]) -> bool:
-        # If the socket becomes full within a slice, call `wait`; if `wait` returns True, continue the slice.
+        """If the socket becomes full within a slice, call `wait`; if `wait` returns True, continue the slice."""
         while self._next < len(self._pieces):
             piece = self._pieces[self._next]
             if isinstance(piece, memoryview):

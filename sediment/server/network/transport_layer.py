@@ -97,7 +97,7 @@ class PlaintextTransportLayer:
             return False
 
     def send(self, data: memoryview, *, more: bool) -> int:
-        # With `more`, the kernel holds back a partial packet until more bytes follow.
+        """With `more`, the kernel holds back a partial packet until more bytes follow."""
         try:
             return self._socket.send(data, socket.MSG_MORE if more else 0)
         except BlockingIOError:
@@ -124,7 +124,7 @@ class SslTransportLayer:
         return bool(self._received) or self._socket.pending() > 0
 
     def handshake(self) -> bool:
-        # Raises HandshakeFailedError: the peer does not speak TLS, or accepts no version, cipher or certificate.
+        """Raise HandshakeFailedError if the peer does not speak TLS, or accepts no version, cipher or certificate."""
         self.wants_write = False
         try:
             self._socket.do_handshake()

@@ -137,7 +137,7 @@ class ClusterUsers:
 
 
 def of_cluster(records: Mapping[tuple[int, str], Any]) -> Mapping[tuple[str, str], ScramCredential]:
-    # A record that no client can use is skipped with a warning.
+    """A record that no client can use is skipped with a warning."""
     found: dict[tuple[str, str], ScramCredential] = {}
     for (number, user), record in records.items():
         mechanism = MECHANISMS.get(number)

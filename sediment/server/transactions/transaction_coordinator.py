@@ -176,7 +176,7 @@ class TransactionCoordinator:
     def initialize(
         self, transactional_id: str, timeout_ms: int, expected: ProducerOf | None, respond: InitAnswer
     ) -> None:
-        # Respond with a producer's id and next epoch; `expected` is set for a producer that continues after an error.
+        """Respond with a producer's id and next epoch; `expected` is set if the producer continues after an error."""
         error = self.error_of(transactional_id)
         if not transactional_id or not 0 < timeout_ms <= self._config.transaction_max_timeout_ms:
             error = ErrorCode.INVALID_TRANSACTION_TIMEOUT if transactional_id else ErrorCode.INVALID_REQUEST
@@ -302,9 +302,11 @@ class TransactionCoordinator:
         adds: bool,
         delays_ms: Sequence[int] = _ADD_RETRIES_MS,
     ) -> None:
-        # If `adds` is True, missing partitions are added to the transaction, as clients of transaction version 2
-        # expect. Such a client may send the first batch of a transaction while the markers of the previous transaction
-        # are being written. So the addition is retried for a while.
+        """If `adds`, missing partitions are added to the transaction, as clients of transaction version 2 expect.
+
+        Such a client may send the first batch of a transaction while the markers of the previous transaction are being
+        written. So the addition is retried for a while.
+        """
         if not adds:
             then(self.verify(transactional_id, producer, partitions))
             return
@@ -330,7 +332,7 @@ class TransactionCoordinator:
     def end(
         self, transactional_id: str, producer: ProducerOf, version: int, respond: InitAnswer, *, is_commit: bool
     ) -> None:
-        # For clients of transaction version 2, the response has the producer's next id and epoch.
+        """For clients of transaction version 2, the response has the producer's next id and epoch."""
         error = self.error_of(transactional_id)
         if error is not ErrorCode.NONE:
             respond(error, NO_PRODUCER)

@@ -152,8 +152,10 @@ class LoadState:
         return self.directory / segment.name(kind)
 
     def put(self, segment: LoadingSegment, kind: SegmentFileKind, content: bytes, why: str) -> None:
-        # An index of the active segment is preallocated, so the file may be longer than `content`. Only the beginning
-        # is compared with `content`; the rest is checked for zeros, without reading holes.
+        """An index of the active segment is preallocated, so the file may be longer than `content`.
+
+        Only the beginning is compared with `content`; the rest is checked for zeros, without reading holes.
+        """
         path = self.path(segment, kind)
         entry = self.fs.entry(path)
         begins_so = entry is not None and self.fs.read_range(path, 0, len(content)) == content

@@ -63,7 +63,7 @@ class _TooManyBatchesError(Exception):
 
 
 def unverified_from(state: LoadState, base_offsets: list[int]) -> int:
-    # Return the index of the first segment that a broker would verify; the number of segments if it would verify none.
+    """Return the index of the first segment that a broker would verify; the number of segments if there is none."""
     if state.is_clean:
         return len(base_offsets)
     return max(bisect_right(base_offsets, state.recovery_point_checkpoint) - 1, 0)

@@ -169,7 +169,7 @@ def _replace_by_copy(state: LoadState, path: Path, size_bytes: int) -> None:
 
 
 def is_torn_tail(state: LoadState, segment: LoadingSegment, scan: SegmentScan) -> bool:
-    # If another segment follows, that segment must begin at the next offset.
+    """If another segment follows, that segment must begin at the next offset."""
     if not scan.is_torn or segment.following_base_offset not in (None, scan.next_offset):
         return False
     path = state.path(segment)

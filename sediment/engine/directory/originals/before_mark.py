@@ -63,7 +63,10 @@ def read_mark(path: Path, fs: Fs) -> BeforeMark | None:
 
 
 def fingerprint(directory: Path, fs: Fs) -> str:
-    # A replaced file has a new inode, even if its size and time are the same. Uncommitted `.part` files are ignored.
+    """A replaced file has a new inode, even if its size and time are the same.
+
+    Uncommitted `.part` files are ignored.
+    """
     files = [
         (entry.name, entry.size_bytes, (directory / entry.name).stat().st_ino, entry.mtime_ns)
         for entry in fs.scan(directory)

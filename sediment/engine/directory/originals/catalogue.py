@@ -119,7 +119,7 @@ def run_folder(target: Path, run_id: str) -> Path:
 
 # ---------------------------------------------------------------------------------------------------------------- write
 def write_catalogue(catalogue: Catalogue, target: Path, fs: Fs) -> Path:
-    # The file is as private as the most private log directory of the run.
+    """The file is as private as the most private log directory of the run."""
     path = catalogue_file(target, catalogue.run_id)
     started = datetime.fromtimestamp(catalogue.started_ms / 1000, tz=UTC).isoformat(timespec="milliseconds")
     fields = {"catalogue": CATALOGUE_VERSION, "state": catalogue.state, "started": started, **asdict(catalogue)}

@@ -114,8 +114,10 @@ def plan_partition_restore(
     *,
     log_start_checkpoint: int | None,
 ) -> RestorePlan | Refusal:
-    # Originals that are links, or that do not begin with a batch, are refused. A run that accepts damaged logs may have
-    # removed a log without a batch; its originals are put back as they are.
+    """Originals that are links, or that do not begin with a batch, are refused.
+
+    A run that accepts damaged logs may have removed a log without a batch; its originals are put back as they are.
+    """
     folder = run_folder(target, catalogue.run_id) / entry.partition
     foreign = foreign_entry(target, catalogue.run_id, entry.partition, tuple(file.name for file in entry.files))
     if foreign is not None:

@@ -486,7 +486,10 @@ class LogProducers:
         )
 
     def apply(self, update: ProducerUpdate) -> tuple[AbortedTxn, ...]:
-        # Returns transaction index entries for the segment that contains the markers. Source: kafka-log 04 §1 step 10.
+        """Return transaction index entries for the segment that contains the markers.
+
+        Source: kafka-log 04 §1 step 10.
+        """
         self._producers.update(update.producers)
         if len(self._producers) > MAX_PRODUCERS:
             self.forget(_FORGOTTEN_AT_ONCE)

@@ -79,8 +79,7 @@ class CheckedRun(NamedTuple):
 
 
 class Segment:
-    # If the records have no timestamps, the age of the segment is measured from `created_ms`, the time at which this
-    # object was created.
+    """Without timestamps in its records, a segment's age counts from `created_ms`, when this object was created."""
 
     def __init__(
         self,
@@ -154,7 +153,7 @@ class Segment:
         return fits_segment(last_offset, self.base_offset)
 
     def close_idle(self, *, is_durable: bool) -> None:
-        # The `.log` and `.txnindex` are closed only if `is_durable` is True, which means that the segment was flushed.
+        """The `.log` and `.txnindex` are closed only if `is_durable`, which means that the segment was flushed."""
         if self._was_used:
             self._was_used = False
             return

@@ -319,7 +319,7 @@ def _rebuilt(
     config: LogConfig,
     codec: int,
 ) -> _Assembled:
-    # `records` contains the checked records; if it has too few rows for them, they are decoded again, in parts.
+    """`records` contains the checked records; if it has too few rows for them, they are decoded again, in parts."""
     count, size_bytes = fields.record_count, payload.size - PADDING_BYTES
     target = unfilled_buffer(rebuilt_bound(payload.size, count))
     header = batches.buffer.ctypes.data + fields.position

@@ -320,7 +320,7 @@ def update_member(
     *,
     assigns: bool = True,
 ) -> ConsumerMember:
-    # If `assigns` is False, the target assignment does not change.
+    """If `assigns` is False, the target assignment does not change."""
     group_id, member_id = change.before.group_id, updated.member_id
     if updated.topic_regex and updated.topic_regex not in change.before.subscribed_regexes:
         check_regex(updated.topic_regex)
