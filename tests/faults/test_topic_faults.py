@@ -94,7 +94,7 @@ def has_topic(tree: Tree, path: Path, others: set[str]) -> bool:
             for number, partition in topic.partitions.items():
                 end = partition.high_watermark
                 assert partition.append(batch(("k", "v"))).first_offset == end
-                assert partition.partition == TopicPartition("new", number)
+                assert partition.topic_partition == TopicPartition("new", number)
     metadata = read_cluster_metadata(path, Fs()) or read_bootstrap_records(path, Fs())
     assert metadata is not None
     for folder in path.glob("new-?"):

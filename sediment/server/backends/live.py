@@ -286,7 +286,7 @@ class LiveBackend:
         partitions = self._partitions_of(name)
         logs = [
             CoordinatorLog(
-                Source(each.partition, each.directory),
+                Source(each.topic_partition, each.directory),
                 Bounds(first_offset=each.log_start_offset, end_offset=each.high_watermark),
             )
             for each in partitions.values()

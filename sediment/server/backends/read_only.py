@@ -79,9 +79,9 @@ class ReadOnlyBackend:
             try:
                 bounds = Bounds(first_offset=log.log_start_offset, end_offset=log.high_watermark)
             except (SedimentError, OSError) as error:
-                found.leave_out(log.partition, error)
+                found.leave_out(log.topic_partition, error)
             else:
-                logs.append(CoordinatorLog(Source(log.partition, log.directory), bounds))
+                logs.append(CoordinatorLog(Source(log.topic_partition, log.directory), bounds))
         return found
 
     def create_topics(self, names: Collection[str]) -> None: ...

@@ -72,7 +72,7 @@ class DeleteRecordsHandlers:
             try:
                 partition.delete_segments_below_log_start()
             except SedimentError as error:
-                self._log.warning(f"segments of {partition.partition} were not deleted: {error}")
+                self._log.warning(f"segments of {partition.topic_partition} were not deleted: {error}")
                 _fail(result, error_code_of(error))
 
 

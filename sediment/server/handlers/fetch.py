@@ -242,7 +242,7 @@ class FetchHandlers:
         self, log: ServedLog, asked: Any, bytes_left: int, isolation: Isolation, min_one: bool, read: _Read
     ) -> Any:
         try:
-            seen = read.seen[log.partition] = _Seen(log, asked, log.readable_range(isolation))
+            seen = read.seen[log.topic_partition] = _Seen(log, asked, log.readable_range(isolation))
             code = leader_epoch_error(asked.current_leader_epoch, log)
             if code:
                 return _failed(asked.partition, code)

@@ -120,7 +120,7 @@ class _DelayedProduce:
         self._response = response
         self._waiting: dict[TopicPartition, list[_Waiting]] = {}
         for each in waiting:
-            self._waiting.setdefault(each.partition.partition, []).append(each)
+            self._waiting.setdefault(each.partition.topic_partition, []).append(each)
 
     @property
     def keys(self) -> Collection[TopicPartition]:
@@ -221,9 +221,9 @@ class ProduceHandlers:
                 partition = None if found is None else found.partitions.get(each.index)
                 if partition is None or found is None or found.is_internal or not _is_transactional(each.records):
                     continue
-                name = partition.partition
+                topic_partition = partition.topic_partition
                 if refusal is not ErrorCode.NONE or not is_known:
-                    verifications[name] = _Verification(refusal)
+                    verifications[topic_partition] = _Verification(refusal)
                     continue
                 try:
                     guard = partition.start_verification(
@@ -233,10 +233,10 @@ class ProduceHandlers:
                         supports_epoch_bump=version >= FIRST_VERSION_THAT_ADDS_PARTITIONS,
                     )
                 except SedimentError as error:
-                    verifications[name] = _Verification(append_error_code_of(error))
+                    verifications[topic_partition] = _Verification(append_error_code_of(error))
                 else:
                     if guard is not None:
-                        verifications[name] = _Verification(ErrorCode.NONE, guard)
+                        verifications[topic_partition] = _Verification(ErrorCode.NONE, guard)
         return verifications
 
     def _append_all(
@@ -316,7 +316,7 @@ class ProduceHandlers:
         refused = _refusal_of(asked.records, version)
         if refused is not None:
             return _fail(answer, *refused)
-        verification = verifications.get(partition.partition, _NOTHING_TO_VERIFY)
+        verification = verifications.get(partition.topic_partition, _NOTHING_TO_VERIFY)
         if verification.code is not ErrorCode.NONE:
             return _fail(answer, *_unverified(verification.code, version))
         try:
@@ -324,7 +324,7 @@ class ProduceHandlers:
         except LongWorkError:
             raise
         except SedimentError as error:
-            return self._refused(answer, partition.partition, error, appends)
+            return self._refused(answer, partition.topic_partition, error, appends)
         answer.base_offset = info.first_offset
         answer.log_append_time_ms = info.log_append_time_ms
         answer.log_start_offset = info.log_start_offset

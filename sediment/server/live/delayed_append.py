@@ -56,7 +56,7 @@ class ReplicationWaits:
         if wait.is_replicated():
             act(wait.codes)
         else:
-            keys = dict.fromkeys(each.partition.partition for each in appends)
+            keys = dict.fromkeys(each.partition.topic_partition for each in appends)
             self._delayed.watch(wait, keys, REQUEST_TIMEOUT_MS)
 
 
@@ -76,7 +76,7 @@ class _DelayedAppend:
             if code is None:
                 waiting.append(each)
             else:
-                self.codes[each.partition.partition] = code
+                self.codes[each.partition.topic_partition] = code
         self._waiting = waiting
         return not waiting
 
@@ -92,5 +92,5 @@ class _DelayedAppend:
         The records of such an append remain in the log.
         """
         for each in self._waiting:
-            self.codes[each.partition.partition] = ErrorCode.REQUEST_TIMED_OUT
+            self.codes[each.partition.topic_partition] = ErrorCode.REQUEST_TIMED_OUT
         self._run_later(lambda: self._act(self.codes))

@@ -69,7 +69,7 @@ class LiveCatalog:
         logs: dict[Path, dict[TopicPartition, Partition]] = {path: {} for path in self._log_dirs}
         for topic in self.topics():
             for partition in topic.partitions.values():
-                logs[partition.directory.parent][partition.partition] = partition
+                logs[partition.directory.parent][partition.topic_partition] = partition
         future: dict[Path, dict[TopicPartition, FutureLog]] = {path: {} for path in self._log_dirs}
         for log in self._future_logs():
             current = self.partition(log.partition.topic, log.partition.partition)

@@ -52,7 +52,7 @@ class Partition:
         self._refusal: Callable[[], SedimentError] | None = None
 
     @property
-    def partition(self) -> TopicPartition:
+    def topic_partition(self) -> TopicPartition:
         return self.log.partition
 
     @property
@@ -101,7 +101,7 @@ class Partition:
         )
 
     def _storage_error(self, what: str, advice: str) -> StorageError:
-        return StorageError(what, partition=str(self.partition), path=str(self.directory), advice=advice)
+        return StorageError(what, partition=str(self.topic_partition), path=str(self.directory), advice=advice)
 
     def _check_not_refused(self) -> None:
         if self._refusal is not None:

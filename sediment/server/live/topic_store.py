@@ -317,7 +317,7 @@ class TopicStore:
             if isinstance(error.__cause__, CommitStateUnknownError):
                 for each in served:
                     each.mark_perhaps_deleted()
-                    self._on_deleted(each.partition)
+                    self._on_deleted(each.topic_partition)
             raise
         self._catalog.change(after, names, {})
         for each in served:

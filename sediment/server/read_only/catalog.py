@@ -276,7 +276,7 @@ def open_catalog(directories: Sequence[Path], options: CatalogOptions, fs: Fs) -
 
 
 def _selected(topic: Topic, options: CatalogOptions) -> Topic:
-    chosen = {number: log for number, log in topic.partitions.items() if options.selects(log.partition)}
+    chosen = {number: log for number, log in topic.partitions.items() if options.selects(log.topic_partition)}
     left_out = tuple(each for each in topic.left_out if options.selects(each.partition))
     selected = replace(topic, partitions=chosen, left_out=left_out)
     missing = dict.fromkeys(sorted(topic.numbers - chosen.keys()), ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -489,8 +489,8 @@ def _most_advanced(logs: Sequence[FrozenLog], left_out: list[UnservedReplica]) -
         try:
             readable.append((ReplicaRank(log.leader_epoch, log.log_end_offset), log))
         except StorageError as error:
-            _LOGGER.warning("%s: the replica in %s is left out", log.partition, log.directory)
-            failed.append(UnservedReplica(log.partition, log.directory, error))
+            _LOGGER.warning("%s: the replica in %s is left out", log.topic_partition, log.directory)
+            failed.append(UnservedReplica(log.topic_partition, log.directory, error))
     left_out += failed if readable else failed[1:]  # if no log can be read, serve the first log with its error
     best = max(readable, key=lambda each: each[0], default=None)
     return best[1] if best is not None else next(iter(logs), None)

@@ -148,7 +148,7 @@ class FrozenLog:
         self._unreadable: list[UnservedRange] = []
 
     @property
-    def partition(self) -> TopicPartition:
+    def topic_partition(self) -> TopicPartition:
         return self.listing.partition
 
     @property
@@ -231,7 +231,7 @@ class FrozenLog:
         except SedimentError as error:
             self._failure = StorageError(
                 f"the log cannot be read: {error.what}",
-                partition=str(self.partition),
+                partition=str(self.topic_partition),
                 path=str(self.directory),
                 advice="inspect the directory with sediment dump, or serve another copy",
             )
@@ -239,13 +239,13 @@ class FrozenLog:
             raise self._failure from error
 
     def _note_corruption(self, error: SedimentError) -> None:
-        _LOGGER.warning("%s: left out: %s", self.partition, error)
+        _LOGGER.warning("%s: left out: %s", self.topic_partition, error)
 
     def _note_unreadable(self, found: UnservedRange) -> None:
         self._unreadable.append(found)
         _LOGGER.warning(
             "%s: bytes %d to %d of %s cannot be read and are skipped, after offset %d: %s",
-            self.partition,
+            self.topic_partition,
             found.start_position,
             found.end_position,
             found.path,
@@ -267,7 +267,7 @@ class FrozenLog:
         if not log_start_offset <= offset <= limit.offset:
             raise OffsetOutOfRangeError(
                 f"the log contains offsets from {log_start_offset} up to {limit.offset}",
-                partition=str(self.partition),
+                partition=str(self.topic_partition),
                 offset=offset,
             )
         is_committed = isolation is Isolation.TXN_COMMITTED
@@ -340,7 +340,7 @@ class FrozenLog:
     def _files(self, ref: SegmentRef, end_offset: int) -> SegmentFiles:
         listing = self.listing
         return SegmentFiles(
-            partition=str(self.partition),
+            partition=str(self.topic_partition),
             base_offset=ref.base_offset,
             end_offset=end_offset,
             log=str(listing.file(ref, SegmentFileKind.LOG)),
@@ -366,7 +366,7 @@ class FrozenLog:
         return _Limit(offset, number, segment.end_position if found is None else found.position)
 
     def _read_failed(self, error: OSError) -> OpenFilesLimitError | StorageError:
-        return read_failed(error, str(self.partition), str(self.directory))
+        return read_failed(error, str(self.topic_partition), str(self.directory))
 
     # ------------------------------------------------------------------------------------------------------------ times
     def offset_for_time(self, target_ms: int, *, only_quick: bool = False) -> TimestampOffsetEpoch | None:
@@ -453,7 +453,7 @@ class FrozenLog:
             try:
                 self._epochs_on_file = read_leader_epochs(self._fs, self.directory / LEADER_EPOCH_FILE)
             except (CorruptCheckpointError, OSError) as error:
-                _LOGGER.warning("%s: the leader epochs are read from the batches: %s", self.partition, error)
+                _LOGGER.warning("%s: the leader epochs are read from the batches: %s", self.topic_partition, error)
             self._has_read_epochs = True
         return self._epochs_on_file
 

@@ -53,7 +53,7 @@ class TransactionLog:
             return
         self._waits.then(
             [ReplicatingAppend(partition, info.last_offset + 1)],
-            lambda codes: then(_coordinator_code(codes[partition.partition])),
+            lambda codes: then(_coordinator_code(codes[partition.topic_partition])),
         )
 
 

@@ -73,7 +73,7 @@ class TransactionalOffsets:
         if refusal is not ErrorCode.NONE:
             fail(refusal)
             return
-        name, producer = partition.partition, asked.producer
+        name, producer = partition.topic_partition, asked.producer
         known = self._transactions.find(asked.transactional_id)
         guard = None
         if known is not None and known.has_producer(producer.producer_id):
@@ -118,7 +118,7 @@ class TransactionalOffsets:
         )
 
         def replicated(found: Codes) -> None:
-            code = _group_code(found.get(partition.partition, ErrorCode.NONE))
+            code = _group_code(found.get(partition.topic_partition, ErrorCode.NONE))
             respond([code if each is ErrorCode.NONE else each for each in codes])
 
         self._waits.then(appends, replicated)

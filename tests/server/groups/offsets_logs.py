@@ -92,7 +92,7 @@ class OffsetsLogs:
         """Return what a start finds."""
         logs = [
             CoordinatorLog(
-                Source(each.partition, each.directory),
+                Source(each.topic_partition, each.directory),
                 Bounds(first_offset=each.log_start_offset, end_offset=each.log.log_end_offset),
             )
             for each in self.partitions.values()

@@ -61,7 +61,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     real = Partition.read
 
     def read(partition: Partition, *arguments: Any, **keys: Any) -> Any:
-        numbers.append(partition.partition.partition)
+        numbers.append(partition.topic_partition.partition)
         return real(partition, *arguments, **keys)
 
     monkeypatch.setattr(Partition, "read", read)
