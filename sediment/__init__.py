@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from sediment.jobs.expiring.report import ExpiryRunReport
     from sediment.jobs.history import HistoryReport
     from sediment.jobs.originals import OriginalsRunReport
-    from sediment.jobs.plan import PlanReport
+    from sediment.jobs.planning.report import PlanReport
     from sediment.jobs.process.cancellation import RunStopped
     from sediment.jobs.recovering.report import RecoveryRunReport
     from sediment.jobs.reencode import ReencodeRunReport
@@ -102,7 +102,7 @@ if not TYPE_CHECKING:
         "sediment.jobs.expiring.report": ("ExpiryRunReport",),
         "sediment.jobs.history": ("HistoryReport",),
         "sediment.jobs.originals": ("OriginalsRunReport",),
-        "sediment.jobs.plan": ("PlanReport",),
+        "sediment.jobs.planning.report": ("PlanReport",),
         "sediment.jobs.recovering.report": ("RecoveryRunReport",),
         "sediment.jobs.reencode": ("ReencodeRunReport",),
         "sediment.jobs.reporting.run_report": ("CompactionRunReport", "RunReport"),

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from sediment.jobs.expiring.report import ExpiryRunReport
     from sediment.jobs.history import HistoryReport
     from sediment.jobs.originals import OriginalsRunReport
-    from sediment.jobs.plan import PlanReport
+    from sediment.jobs.planning.report import PlanReport
     from sediment.jobs.recovering.report import RecoveryRunReport
     from sediment.jobs.reencode import ReencodeRunReport
     from sediment.jobs.reporting.run_report import CompactionRunReport, RunReport

@@ -37,7 +37,7 @@ from sediment.jobs.command_line.configured_command import ConfiguredCommand
 from sediment.jobs.command_line.declaration import DeclaredOption, declared_options
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.command_line.shared_options import GivenOptions
-from sediment.jobs.plan import PartitionPlan
+from sediment.jobs.planning.report import PartitionPlan
 from sediment.jobs.spark.session import create_session, spark_context
 from sediment.verification.report import Difference, PairReport
 from tests.corpus import load_case

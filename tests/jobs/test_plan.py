@@ -13,6 +13,7 @@ import sediment.jobs.plan as plan_command
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.reencode.plan import Encoding
 from sediment.jobs.cleaning.options import CleaningTask, CompactOptions
+from sediment.jobs.planning import driver, task
 from sediment.retention.policy import RetentionConfig
 from sediment.segment_io.format import layout
 from sediment.segment_io.format.names import TopicPartition
@@ -89,7 +90,7 @@ def test_an_exact_plan_beside_a_broker_that_appends_and_rolls_has_the_figures_of
     log_dir = make_log_dir(tmp_path / "logs", {"t-0": keyed_log(tmp_path / "t-0")})
     options = ("--exact", "--force", "--set=cleanup.policy=compact")
     partition = log_dir / "t-0"
-    exact_plans = plan_command._exact_plans
+    exact_plans = plan_command.exact_plans
 
     def append_first(*given, **named):
         with (partition / f"{40:020d}.log").open("ab") as active:
@@ -99,20 +100,20 @@ def test_an_exact_plan_beside_a_broker_that_appends_and_rolls_has_the_figures_of
 
     with inline_spark():
         expected = plan(log_dir, *options).partitions()["t-0"]
-        monkeypatch.setattr(plan_command, "_exact_plans", append_first)
+        monkeypatch.setattr(plan_command, "exact_plans", append_first)
         assert plan(log_dir, *options).partitions()["t-0"] == expected
     assert (expected["status"], expected["is_exact"]) == ("cleanable", True)
 
 
 def test_an_exact_plan_whose_closed_segments_change_names_the_broker(tmp_path, monkeypatch):
     log_dir = make_log_dir(tmp_path / "logs", {"t-0": keyed_log(tmp_path / "t-0")})
-    exact_plans = plan_command._exact_plans
+    exact_plans = plan_command.exact_plans
 
     def shorten_first(*given, **named):
         (log_dir / "t-0" / f"{20:020d}.log").write_bytes(b"")
         return exact_plans(*given, **named)
 
-    monkeypatch.setattr(plan_command, "_exact_plans", shorten_first)
+    monkeypatch.setattr(plan_command, "exact_plans", shorten_first)
     with inline_spark():
         found = plan(log_dir, "--exact", "--force", "--set=cleanup.policy=compact").partitions()["t-0"]
     assert (found["status"], found["reason_code"]) == ("failed", "source-changed")
@@ -122,10 +123,10 @@ def test_an_exact_plan_whose_closed_segments_change_names_the_broker(tmp_path, m
 def test_the_steps_of_an_exact_plan_are_packed_and_counted_by_the_bytes_that_each_reads(tmp_path, monkeypatch):
     log_dir = make_log_dir(tmp_path / "logs", {f"t-{number}": keyed_log(tmp_path / "t-0") for number in range(2)})
     log_bytes = sum(path.stat().st_size for path in log_dir.glob("t-*/*.log"))
-    monkeypatch.setattr(plan_command, "SAMPLE_BYTES", 100)
+    monkeypatch.setattr(driver, "SAMPLE_BYTES", 100)
     shown = []
 
-    class Shown(plan_command.Progress):
+    class Shown(driver.Progress):
         def __init__(self, console, partitions, total_bytes, *, phase):
             self.row = [phase, partitions, total_bytes, 0]
             shown.append(self.row)
@@ -135,7 +136,7 @@ def test_the_steps_of_an_exact_plan_are_packed_and_counted_by_the_bytes_that_eac
             self.row[3] += size_bytes
             super().advance(size_bytes, partitions=partitions)
 
-    monkeypatch.setattr(plan_command, "Progress", Shown)
+    monkeypatch.setattr(driver, "Progress", Shown)
     with inline_spark():
         plan(log_dir, "--exact", "--force", "--set=cleanup.policy=compact")
     assert shown == [["planning", 2, 200, 200], ["cleaning", 2, log_bytes, log_bytes]]
@@ -345,15 +346,15 @@ def test_a_partition_that_went_away_fails_alone(tmp_path, plain):
 
 def test_a_fault_in_one_partition_fails_it_alone_without_spark_too(tmp_path, plain, monkeypatch):
     log_dir = make_log_dir(tmp_path / "logs", {"plain-0": plain.before, "plain-1": plain.before})
-    open_and_select = plan_command.open_and_select
+    open_and_select = task.open_and_select
 
     def faulty(cleaning, fs):
         if cleaning.listing.partition.partition == 1:
             raise ZeroDivisionError("a fault")
         return open_and_select(cleaning, fs)
 
-    monkeypatch.setattr(plan_command, "open_and_select", faulty)
-    monkeypatch.setattr(plan_command, "spark_context", lambda *_: pytest.fail("a small plan started Spark"))
+    monkeypatch.setattr(task, "open_and_select", faulty)
+    monkeypatch.setattr(driver, "spark_context", lambda *_: pytest.fail("a small plan started Spark"))
     outcome = plan(log_dir, *topic_sets("plain", plain.configs))
     assert outcome.status == 1
     partitions = outcome.partitions()
@@ -371,7 +372,7 @@ def planning_tasks(count, *, rolled, active, encoding=None, has_snapshot=True):
     listing = LogListing(TopicPartition("t", 0), Path("t-0"), segments, (9,) if has_snapshot else (), ())
     own = CompactOptions(force=True, dry_run=True, from_start=False)
     cleaning = CleaningTask(listing, PartitionCheckpoints(), CompactionConfig(), own, NOW_MS, "run")
-    return [plan_command.PlanningTask(cleaning, RetentionConfig(), False, None, None, None, None, encoding)] * count
+    return [task.PlanningTask(cleaning, RetentionConfig(), False, None, None, None, None, encoding)] * count
 
 
 @pytest.mark.parametrize(
@@ -388,11 +389,11 @@ def planning_tasks(count, *, rolled, active, encoding=None, has_snapshot=True):
     ],
 )
 def test_tens_of_gigabytes_are_planned_without_spark_from_smaller_samples(count, sizes, sampled_mib, monkeypatch):
-    monkeypatch.setattr(plan_command, "available_slots", lambda: 2)
-    quick = plan_command._quick(planning_tasks(count, **sizes))
+    monkeypatch.setattr(driver, "available_slots", lambda: 2)
+    quick = driver._quick(planning_tasks(count, **sizes))
     assert (None if quick is None else quick[0].weight() // (MIB // 10) / 10) == sampled_mib
-    monkeypatch.setattr(plan_command, "available_slots", lambda: 1)
-    assert plan_command._quick(planning_tasks(count, **sizes)) is not None
+    monkeypatch.setattr(driver, "available_slots", lambda: 1)
+    assert driver._quick(planning_tasks(count, **sizes)) is not None
 
 
 def test_the_size_after_a_reencoding_is_estimated_and_nothing_changes(log_dir, plain):

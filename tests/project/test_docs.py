@@ -26,7 +26,7 @@ from sediment.jobs.erasing.check_evidence import CheckedPartition
 from sediment.jobs.erasing.report import EraseReport
 from sediment.jobs.expiring.report import ExpiryReport
 from sediment.jobs.originals import OriginalsReport
-from sediment.jobs.plan import PartitionPlan
+from sediment.jobs.planning.report import PartitionPlan
 from sediment.jobs.recovering.report import RecoveryReport
 from sediment.jobs.reporting.run_report import PartitionReport
 from sediment.jobs.restore import RestoreReport
