@@ -294,3 +294,18 @@ def _offsets(node: KafkaNode) -> dict[tuple[str, str], tuple[int, str]]:
         for group in GROUPS
         for name, found in committed_offsets(node.bootstrap, group, partitions()).items()
     }
+
+
+def produce(bootstrap: str, topic: str, count: int, **options: str) -> None:
+    producer = confluent.Producer(
+        {"bootstrap.servers": bootstrap, **{name.replace("_", "."): value for name, value in options.items()}}
+    )
+    is_transactional = "transactional_id" in options
+    if is_transactional:
+        producer.init_transactions(WAIT_SECONDS)
+        producer.begin_transaction()
+    for number in range(count):
+        producer.produce(topic, b"new %d" % number, b"key", 0)
+    assert producer.flush(WAIT_SECONDS) == 0
+    if is_transactional:
+        producer.commit_transaction(WAIT_SECONDS)

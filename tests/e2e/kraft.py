@@ -9,6 +9,7 @@ Invariant: `start` returns when the broker answers on its port; the test that st
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -54,6 +55,20 @@ _DEFAULTS = {
     "auto.create.topics.enable": "false",
     "transaction.max.timeout.ms": "3600000",
 }
+
+# What every start says, after the cleanest of stops too.
+USUAL = (
+    "Performing controller activation",
+    "The config `log.cleaner.enable` is deprecated",
+    "Recovering unflushed segment 0. 0 recovered for __cluster_metadata-0.",
+    # A slow machine: the node registers before its controller is active, and tries again.
+    "Unexpected error handling request RequestHeader(apiKey=CONTROLLER_REGISTRATION",
+    "Exceptionally slow controller event",
+)
+# A slow machine: the controller fenced the node before its coordinator had loaded a partition.
+STOPPED_LOAD = re.compile(r"Failed to load metadata from (\S+) with epoch (\d+) due to Stopped loading records")
+LOADED = re.compile(r"Finished loading of metadata from (\S+) with epoch (\d+)")
+TROUBLE = re.compile(r"corrupt|rebuilding index|unflushed|interrupted|truncat|uncleanable|stray", re.I)
 
 
 class KafkaNode:
@@ -213,3 +228,25 @@ def class_path() -> str:
     logging = [jar for pattern in _SPARKS_LOGGING for jar in sparks.glob(pattern)]
     kafkas = [jar for jar in sorted(kafka_jars().glob("*.jar")) if not jar.name.startswith(_NOT_FROM_KAFKA)]
     return os.pathsep.join(map(str, [*logging, *kafkas]))
+
+
+def assert_no_trouble(node: KafkaNode) -> None:
+    """Assert that the broker logged no errors, repairs or strays since its last start."""
+    bad = [
+        line
+        for line in node.said()
+        if (line.startswith(("WARN", "ERROR", "FATAL")) or TROUBLE.search(line))
+        and not any(usual in line for usual in USUAL)
+        and not is_loaded_later(line, node)
+    ]
+    assert not bad
+    assert not list(node.data.glob("*-stray"))
+
+
+def is_loaded_later(line: str, node: KafkaNode) -> bool:
+    """True if the line says that a load was stopped, and another one says that a later epoch was loaded."""
+    stopped = STOPPED_LOAD.search(line)
+    loads = (LOADED.search(other) for other in node.said())
+    return stopped is not None and any(
+        load is not None and load[1] == stopped[1] and int(load[2]) > int(stopped[2]) for load in loads
+    )

@@ -9,8 +9,9 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.consumers import COMMITTED, UNCOMMITTED, WAIT_SECONDS, confluent_records, ends
-from tests.e2e.kraft import KafkaNode, running
-from tests.e2e.test_clone import assert_no_trouble, produce, topic_configs
+from tests.e2e.clients import produce
+from tests.e2e.kraft import KafkaNode, assert_no_trouble, running
+from tests.e2e.test_clone import topic_configs
 from tests.jobs.log_dirs import Outcome, sediment_process
 from tests.served import as_json, expected, unpacked
 

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-import confluent_kafka as confluent
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
@@ -28,29 +27,16 @@ from tests.e2e.clients import (
     create_one_partition_topics,
     create_topics,
     look,
+    produce,
     read_by_two_clients,
     take_over,
 )
-from tests.e2e.kraft import KafkaNode, running
+from tests.e2e.kraft import KafkaNode, assert_no_trouble, running
 from tests.jobs.log_dirs import Outcome, sediment_process
 from tests.ports import free_port
 from tests.served import GROUPS, answers_of, as_json, contents, expected, unpacked
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]
-
-# What every start says, after the cleanest of stops too.
-USUAL = (
-    "Performing controller activation",
-    "The config `log.cleaner.enable` is deprecated",
-    "Recovering unflushed segment 0. 0 recovered for __cluster_metadata-0.",
-    # A slow machine: the node registers before its controller is active, and tries again.
-    "Unexpected error handling request RequestHeader(apiKey=CONTROLLER_REGISTRATION",
-    "Exceptionally slow controller event",
-)
-# A slow machine: the controller fenced the node before its coordinator had loaded a partition.
-STOPPED_LOAD = re.compile(r"Failed to load metadata from (\S+) with epoch (\d+) due to Stopped loading records")
-LOADED = re.compile(r"Finished loading of metadata from (\S+) with epoch (\d+)")
-TROUBLE = re.compile(r"corrupt|rebuilding index|unflushed|interrupted|truncat|uncleanable|stray", re.I)
 
 
 def clone(*arguments: object) -> Outcome:
@@ -65,43 +51,6 @@ def cloned_node(tmp_path: Path, *arguments: object) -> tuple[KafkaNode, Outcome]
     port = free_port()
     outcome = clone(*arguments, "--to", to, "--listen", f"127.0.0.1:{port}")
     return KafkaNode(tmp_path / "node", file=to / "server.properties"), outcome
-
-
-def assert_no_trouble(node: KafkaNode) -> None:
-    """Assert that the broker logged no errors, repairs or strays since its last start."""
-    bad = [
-        line
-        for line in node.said()
-        if (line.startswith(("WARN", "ERROR", "FATAL")) or TROUBLE.search(line))
-        and not any(usual in line for usual in USUAL)
-        and not is_loaded_later(line, node)
-    ]
-    assert not bad
-    assert not list(node.data.glob("*-stray"))
-
-
-def is_loaded_later(line: str, node: KafkaNode) -> bool:
-    """True if the line says that a load was stopped, and another one says that a later epoch was loaded."""
-    stopped = STOPPED_LOAD.search(line)
-    loads = (LOADED.search(other) for other in node.said())
-    return stopped is not None and any(
-        load is not None and load[1] == stopped[1] and int(load[2]) > int(stopped[2]) for load in loads
-    )
-
-
-def produce(bootstrap: str, topic: str, count: int, **options: str) -> None:
-    producer = confluent.Producer(
-        {"bootstrap.servers": bootstrap, **{name.replace("_", "."): value for name, value in options.items()}}
-    )
-    is_transactional = "transactional_id" in options
-    if is_transactional:
-        producer.init_transactions(WAIT_SECONDS)
-        producer.begin_transaction()
-    for number in range(count):
-        producer.produce(topic, b"new %d" % number, b"key", 0)
-    assert producer.flush(WAIT_SECONDS) == 0
-    if is_transactional:
-        producer.commit_transaction(WAIT_SECONDS)
 
 
 def wait_for_end(node: KafkaNode, name: str, *offsets: int) -> None:

@@ -16,9 +16,10 @@ from sediment.segment_io.internal_topics.metadata_log import read_cluster_metada
 from sediment.segment_io.internal_topics.quorum_state import QuorumState, read_quorum_state
 from sediment.segment_io.protocol import messages as m
 from tests.consumers import UNCOMMITTED, WAIT_SECONDS, confluent_records
-from tests.e2e.kraft import KafkaNode, running
+from tests.e2e.clients import produce
+from tests.e2e.kraft import KafkaNode, assert_no_trouble, running
 from tests.e2e.test_adopt import adopt, errors
-from tests.e2e.test_clone import assert_no_trouble, cloned_node, produce, topic_configs
+from tests.e2e.test_clone import cloned_node, topic_configs
 from tests.jobs.log_dirs import sediment_process
 from tests.served import serving, unpacked
 

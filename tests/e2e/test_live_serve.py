@@ -43,8 +43,8 @@ from sediment.segment_io.protocol.error_codes import ErrorCode
 from sediment.server.live.owned_node import open_node
 from tests.consumers import COMMITTED, UNCOMMITTED, Records, commit_offsets, committed_offsets, confluent_records, ends
 from tests.e2e import console_tools as tools
-from tests.e2e.kraft import KafkaNode, running
-from tests.e2e.test_clone import USUAL, assert_no_trouble, produce
+from tests.e2e.clients import produce
+from tests.e2e.kraft import USUAL, KafkaNode, assert_no_trouble, running
 from tests.engine.live_logs import batch
 from tests.served import serving, unpacked
 from tests.server.live import nodes

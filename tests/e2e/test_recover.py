@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.consumers import UNCOMMITTED, confluent_records
+from tests.e2e.clients import produce
 from tests.e2e.kraft import KafkaNode, running
 from tests.e2e.test_adopt import create, errors
-from tests.e2e.test_clone import ends, produce
+from tests.e2e.test_clone import ends
 from tests.jobs.log_dirs import sediment_process
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1800)]

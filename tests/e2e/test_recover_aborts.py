@@ -9,9 +9,9 @@ import pytest
 
 from tests.consumers import COMMITTED, UNCOMMITTED, confluent_records, watermarks
 from tests.e2e import console_tools as tools
+from tests.e2e.clients import produce
 from tests.e2e.kraft import KafkaNode, running
 from tests.e2e.test_adopt import create, errors
-from tests.e2e.test_clone import produce
 from tests.jobs.log_dirs import Outcome, sediment_process
 from tests.jobs.recovering.test_recover_aborts import HANGING, hang
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +19,7 @@ from sediment.engine.log_config import LogConfig
 from sediment.retention.policy import RetentionConfig
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.format.names import TopicPartition
-from sediment.segment_io.fs import FileMapping, Fs, OpenFile
+from sediment.segment_io.fs import FileEntry, FileMapping, Fs, OpenFile
 from tests.clocks import ManualClock
 from tests.twin.batches import Record, encode_batch
 from tests.twin.segments import file_batches
@@ -259,3 +259,63 @@ def open_files_below(directory):
         with suppress(OSError):
             paths.append(str(entry.readlink()))
     return sorted(path for path in paths if path.startswith(f"{directory}/"))
+
+
+class ShortFs(Fs):
+    """The local filesystem; while it `is_short`, nothing can be opened any more."""
+
+    def __init__(self) -> None:
+        self.is_short = False
+        self.left = 0
+        """So many files can still be opened although it is short."""
+
+    def _check(self, path: Path | None = None) -> None:
+        if self.is_short:
+            if self.left <= 0:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), None if path is None else str(path))
+            self.left -= 1
+
+    def require_descriptors(self, count: int) -> None:
+        if self.is_short and self.left < count:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    def open_file(self, path: Path) -> OpenFile:
+        self._check(path)
+        return super().open_file(path)
+
+    def create_file(self, path: Path, *, like: Path) -> OpenFile:
+        self._check(path)
+        return super().create_file(path, like=like)
+
+    def scan(self, directory: Path) -> list[FileEntry]:
+        self._check(directory)
+        return super().scan(directory)
+
+    def read_bytes(self, path: Path) -> bytes:
+        self._check(path)
+        return super().read_bytes(path)
+
+    def open_to_read(self, path: Path) -> int:
+        self._check(path)
+        return super().open_to_read(path)
+
+    def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
+        self._check(path)
+        return super().write_new(path, chunks)
+
+    def sync_file(self, path: Path) -> None:
+        self._check(path)
+        super().sync_file(path)
+
+    def sync_directory(self, path: Path) -> None:
+        self._check(path)
+        super().sync_directory(path)
+
+
+@contextmanager
+def short(fs: ShortFs, left: int = 0) -> Iterator[None]:
+    fs.is_short, fs.left = True, left
+    try:
+        yield
+    finally:
+        fs.is_short = False

@@ -12,9 +12,9 @@ import pytest
 
 from tests.consumers import commit_offsets, confluent_consumer
 from tests.e2e import console_tools as tools
+from tests.e2e.clients import produce
 from tests.e2e.kraft import running
 from tests.e2e.live.nodes import node_file, node_on
-from tests.e2e.test_clone import produce
 from tests.e2e.test_live_serve import new_node, open_transaction
 from tests.served import serving
 from tests.waiting import wait_until

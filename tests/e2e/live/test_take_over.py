@@ -22,9 +22,8 @@ from kafka import KafkaProducer
 
 from tests.consumers import COMMITTED, WAIT_SECONDS, Records, confluent_consumer, confluent_records, ends
 from tests.e2e import console_tools as tools
-from tests.e2e.kraft import KafkaNode, running
+from tests.e2e.kraft import KafkaNode, assert_no_trouble, running
 from tests.e2e.live.nodes import node_file
-from tests.e2e.test_clone import assert_no_trouble
 from tests.e2e.test_live_serve import metadata_of, new_node, open_transaction
 from tests.jobs.log_dirs import sediment_process
 from tests.served import serving

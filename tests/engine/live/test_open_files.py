@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +13,14 @@ import pytest
 from sediment.engine.live.log.fetched_data import Isolation
 from sediment.engine.live.log.partition_log import PartitionLog
 from sediment.engine.live.log_manager import IDLE_FILES_CHECK_INTERVAL_MS, LogManager
-from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import OpenFilesLimitError, StorageError
 from sediment.segment_io.format.names import TopicPartition
-from sediment.segment_io.fs import FileEntry, Fs, OpenFile
 from tests.engine.live_logs import LiveLog, batch
 from tests.engine.managed import (
     T0,
     T1,
     T2,
+    ShortFs,
     advance,
     append,
     dirty_log,
@@ -34,6 +29,7 @@ from tests.engine.managed import (
     one_batch,
     records_of,
     running,
+    short,
     topic_config,
 )
 from tests.twin.batches import ControlType
@@ -101,66 +97,6 @@ def test_a_reader_keeps_a_file_that_was_given_back(tmp_path: Path) -> None:
         log.log.close_idle_files()
     assert len(data.read()) == 71
     assert log.fetched_offsets(0) == [0]
-
-
-class ShortFs(Fs):
-    """The local filesystem; while it `is_short`, nothing can be opened any more."""
-
-    def __init__(self) -> None:
-        self.is_short = False
-        self.left = 0
-        """So many files can still be opened although it is short."""
-
-    def _check(self, path: Path | None = None) -> None:
-        if self.is_short:
-            if self.left <= 0:
-                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), None if path is None else str(path))
-            self.left -= 1
-
-    def require_descriptors(self, count: int) -> None:
-        if self.is_short and self.left < count:
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    def open_file(self, path: Path) -> OpenFile:
-        self._check(path)
-        return super().open_file(path)
-
-    def create_file(self, path: Path, *, like: Path) -> OpenFile:
-        self._check(path)
-        return super().create_file(path, like=like)
-
-    def scan(self, directory: Path) -> list[FileEntry]:
-        self._check(directory)
-        return super().scan(directory)
-
-    def read_bytes(self, path: Path) -> bytes:
-        self._check(path)
-        return super().read_bytes(path)
-
-    def open_to_read(self, path: Path) -> int:
-        self._check(path)
-        return super().open_to_read(path)
-
-    def write_new(self, path: Path, chunks: Iterable[Buffer]) -> int:
-        self._check(path)
-        return super().write_new(path, chunks)
-
-    def sync_file(self, path: Path) -> None:
-        self._check(path)
-        super().sync_file(path)
-
-    def sync_directory(self, path: Path) -> None:
-        self._check(path)
-        super().sync_directory(path)
-
-
-@contextmanager
-def short(fs: ShortFs, left: int = 0) -> Iterator[None]:
-    fs.is_short, fs.left = True, left
-    try:
-        yield
-    finally:
-        fs.is_short = False
 
 
 def all_given_back(manager: LogManager) -> None:

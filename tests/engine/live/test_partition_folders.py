@@ -19,8 +19,7 @@ from sediment.segment_io.format.checkpoints import format_uuid
 from sediment.segment_io.format.names import DirectoryState, TopicPartition, parse_partition_directory
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import read_offset_checkpoint, read_partition_metadata
-from tests.engine.live.test_open_files import ShortFs, short
-from tests.engine.managed import T0, T1, T2, FailingFs, advance, append, clock_of, running, topic_config
+from tests.engine.managed import T0, T1, T2, FailingFs, ShortFs, advance, append, clock_of, running, short, topic_config
 from tests.faults.faulty_fs import FaultyFs, Kill, Killed
 from tests.waiting import LIMIT_SECONDS
 

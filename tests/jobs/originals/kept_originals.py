@@ -1,4 +1,4 @@
-"""Catalogues of originals, and restoring a log directory from one with only the standard library."""
+"""Commands that keep, and put back, originals; their catalogues; and a restore with only the standard library."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tests.jobs.log_dirs import read_checkpoint, write_checkpoint
+from tests.jobs.log_dirs import Outcome, read_checkpoint, sediment, tree, write_checkpoint
+from tests.segments import NOW_MS
+
+SOME = ("--set=retention.bytes=360", "--set=retention.ms=-1")
+ALL = ("--set=retention.bytes=0", "--set=retention.ms=-1")
+Found = dict[str, tuple[bytes, int | None]]
 
 
 def catalogues(kept: Path) -> list[dict[str, Any]]:
@@ -55,3 +60,40 @@ def _put_back_checkpoints(log_dir: Path, there: list[str], partitions: list[dict
         entries |= {partition: offset for partition, offset in before.items() if offset is not None}
         if entries != read_checkpoint(path):
             write_checkpoint(path, entries)
+
+
+def found(log_dir: Path) -> Found:
+    """Return every file with its content, and logs with their modification times."""
+    return {
+        name: (content, (log_dir / name).stat().st_mtime_ns if name.endswith(".log") else None)
+        for name, content in tree(log_dir).items()
+    }
+
+
+def expire(log_dir: Path, kept: Path, *sets: str) -> str:
+    """Expire and return the run's id."""
+    outcome = sediment(
+        *("expire", log_dir, "--json", "--quiet", "--broker-defaults", f"--now-ms={NOW_MS}"),
+        *(f"--keep-originals={kept}", *sets),
+    )
+    assert outcome.status == 0, outcome.stderr
+    return outcome.report["run_id"]
+
+
+def restore(log_dir: Path, kept: Path, *more: str) -> Outcome:
+    return sediment("restore", log_dir, f"--from={kept}", "--json", "--quiet", "--yes", *more)
+
+
+def restored(log_dir: Path, kept: Path, *more: str) -> dict[str, Any]:
+    """Restore and return the report."""
+    outcome = restore(log_dir, kept, *more)
+    assert outcome.status == 0, outcome.stderr + outcome.stdout
+    assert {row["status"] for row in outcome.report["partitions"]} == {"restored"}
+    return outcome.report
+
+
+def recover(log_dir: Path, kept: Path) -> dict[str, Any]:
+    outcome = sediment("recover", log_dir, "--json", "--quiet", f"--keep-originals={kept}", f"--now-ms={NOW_MS}")
+    lost = {row["reason_code"] for row in outcome.report["partitions"]} - {None}
+    assert outcome.status == len(lost) and lost <= {"records-missing"}, outcome.stdout + outcome.stderr
+    return outcome.report

@@ -8,7 +8,6 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -20,27 +19,15 @@ from sediment.segment_io.fs import Fs
 from tests.faults.faulty_fs import Kill, Killed
 from tests.faults.inline_spark import inline_spark
 from tests.jobs.expiring.expired_logs import EPOCHS, NAME, LinkingFs, make_log
-from tests.jobs.log_dirs import Outcome, read_checkpoint, sediment, tree, write_checkpoint
-from tests.jobs.originals.kept_originals import catalogues
+from tests.jobs.log_dirs import read_checkpoint, sediment, tree, write_checkpoint
+from tests.jobs.originals.kept_originals import ALL, SOME, Found, catalogues, expire, found, recover, restore, restored
 from tests.logs import START_MS, LogShape, write_random_log
 from tests.segments import NOW_MS, batch_bytes
 
 LOG_START = "log-start-offset-checkpoint"
 CLEANER = "cleaner-offset-checkpoint"
-SOME = ("--set=retention.bytes=360", "--set=retention.ms=-1")
-ALL = ("--set=retention.bytes=0", "--set=retention.ms=-1")
 CLOSED = f"{5:020d}.log"
 RANDOM = "t-0"
-
-Found = dict[str, tuple[bytes, int | None]]
-
-
-def found(log_dir: Path) -> Found:
-    """Return every file with its content, and logs with their modification times."""
-    return {
-        name: (content, (log_dir / name).stat().st_mtime_ns if name.endswith(".log") else None)
-        for name, content in tree(log_dir).items()
-    }
 
 
 @pytest.fixture
@@ -58,16 +45,6 @@ def log_dir(tmp_path: Path) -> Path:
     return path
 
 
-def expire(log_dir: Path, kept: Path, *sets: str) -> str:
-    """Expire and return the run's id."""
-    outcome = sediment(
-        *("expire", log_dir, "--json", "--quiet", "--broker-defaults", f"--now-ms={NOW_MS}"),
-        *(f"--keep-originals={kept}", *sets),
-    )
-    assert outcome.status == 0, outcome.stderr
-    return outcome.report["run_id"]
-
-
 def compact(log_dir: Path, kept: Path, *more: str, segment_bytes: int = 1800) -> str:
     """Compact the random log and return the run's id."""
     with inline_spark():
@@ -79,18 +56,6 @@ def compact(log_dir: Path, kept: Path, *more: str, segment_bytes: int = 1800) ->
     assert outcome.status == 0, outcome.stderr
     assert outcome.partitions()[RANDOM]["groups_rewritten"], "the run changed nothing"
     return outcome.report["run_id"]
-
-
-def restore(log_dir: Path, kept: Path, *more: str) -> Outcome:
-    return sediment("restore", log_dir, f"--from={kept}", "--json", "--quiet", "--yes", *more)
-
-
-def restored(log_dir: Path, kept: Path, *more: str) -> dict[str, Any]:
-    """Restore and return the report."""
-    outcome = restore(log_dir, kept, *more)
-    assert outcome.status == 0, outcome.stderr + outcome.stdout
-    assert {row["status"] for row in outcome.report["partitions"]} == {"restored"}
-    return outcome.report
 
 
 @pytest.fixture
@@ -195,11 +160,6 @@ def test_originals_share_no_inode_with_a_file_that_a_broker_changes(log_dir: Pat
 
 
 # ------------------------------------------------------------------------------------------------------------ recover
-def recover(log_dir: Path, kept: Path) -> dict[str, Any]:
-    outcome = sediment("recover", log_dir, "--json", "--quiet", f"--keep-originals={kept}", f"--now-ms={NOW_MS}")
-    lost = {row["reason_code"] for row in outcome.report["partitions"]} - {None}
-    assert outcome.status == len(lost) and lost <= {"records-missing"}, outcome.stdout + outcome.stderr
-    return outcome.report
 
 
 def of_partition(files: Found) -> Found:

@@ -19,8 +19,7 @@ from sediment.jobs.vacuum import vacuum as vacuum_originals
 from sediment.segment_io.errors import UsageError
 from tests.jobs.expiring.expired_logs import EPOCHS, NAME, make_log
 from tests.jobs.log_dirs import Outcome, sediment, tree
-from tests.jobs.originals.kept_originals import catalogues
-from tests.jobs.originals.test_restore import ALL, SOME, expire, restored
+from tests.jobs.originals.kept_originals import ALL, SOME, catalogues, expire, restored
 
 DAY_MS = 86_400_000
 

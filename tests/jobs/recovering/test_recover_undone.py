@@ -20,7 +20,7 @@ from sediment.segment_io.fs import Fs
 from tests.faults.faulty_fs import Killed
 from tests.jobs.expiring.expired_logs import EPOCHS, NAME, make_log
 from tests.jobs.log_dirs import read_checkpoint, sediment, tree, write_checkpoint
-from tests.jobs.originals.test_restore import Found, expire, found, recover, restore, restored
+from tests.jobs.originals.kept_originals import Found, expire, found, recover, restore, restored
 from tests.segments import NOW_MS
 
 RECOVERY_POINT = "recovery-point-offset-checkpoint"

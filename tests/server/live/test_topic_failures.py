@@ -30,9 +30,8 @@ from sediment.server.errors import ApiError
 from sediment.server.live.partition import Partition
 from sediment.server.live.topic_rules import MorePartitions, NewTopic, check_more_partitions
 from sediment.server.live.topic_store import CreatedTopic
-from tests.engine.live.test_open_files import ShortFs, short
 from tests.engine.live_logs import batch
-from tests.engine.managed import FailingFs
+from tests.engine.managed import FailingFs, ShortFs, short
 from tests.engine.metadata.test_metadata_writers import log_writer
 from tests.served import contents, unpacked
 from tests.server.live.nodes import NOW_MS, commit, fetch, live, new_node, opened, produce, topic_id, two_directories
