@@ -273,6 +273,19 @@ def _load_in_overlay(
             raise
 
 
+def _check_can_be_kept(source: _LogToLoad, now_ms: int, before_cut: _BeforeCut) -> None:
+    """Check that the files of a log with links can be kept, before the first change.
+
+    Hard links may be impossible, and a cut may need them.  Any other error is left to the load that follows.
+    """
+    try:
+        _load_in_overlay(source, now_ms, before_cut, [])
+    except RecordsWouldBeLostError:
+        raise
+    except (SedimentError, OSError):
+        return
+
+
 def _has_links(path: Path) -> bool:
     """Return True if the log is in another directory, possibly on another filesystem, or one of its files is."""
     if path.is_symlink():
@@ -309,8 +322,7 @@ def _recover(
         else:
             lock.check()
             if before_cut.may_refuse and _has_links(source.path):
-                # Hard links may be impossible.  If a cut needs them, the load must fail before its first change.
-                _load_in_overlay(source, options.now_ms, before_cut, [])
+                _check_can_be_kept(source, options.now_ms, before_cut)
                 lock.check()
             log, losses = _load(source, source.path, Fs(), options.now_ms, before_cut, repairs)
     except LockLostError:
