@@ -4,9 +4,9 @@ Sources, strongest first:
 
     the command line            --report run.html
     SEDIMENT_COMPACT_REPORT     one command
-    SEDIMENT_REPORT             every command with this option, if it is declared `ALL`
+    SEDIMENT_REPORT             every command with this option, if it is declared `ALL_COMMANDS`
     [compact] report = "…"      one command, in the settings file
-    report = "…"                every command with this option, if it is declared `ALL`
+    report = "…"                every command with this option, if it is declared `ALL_COMMANDS`
     the default of the option
 
 Invariants: only options that are declared so (`Option.from_settings`) have sources other than the command line.
