@@ -373,6 +373,7 @@ class _KeptBeforeCuts:
 
     def __init__(self, originals: OriginalsOnDemand | None) -> None:
         self._originals = originals
+        self._said: set[str] = set()  # a log with links is loaded twice
 
     @property
     def may_refuse(self) -> bool:
@@ -391,14 +392,14 @@ class _KeptBeforeCuts:
         doubt = doubtful_cut(cut, source.known)
         if lost is None and doubt is None:
             return
-        _LOGGER.warning("%s: %s", source.path, lost or doubt)
+        self._say(f"{source.path}: {lost or doubt}")
         if self._originals is None:
             return
         try:
             kept = self._originals.keep(source.partition, source.path, source.directory.checkpoints)
         except (UsageError, OSError) as error:
             if lost is None:
-                _LOGGER.warning("%s: the files before the cut are not kept: %s", source.path, describe(error)[1])
+                self._say(f"{source.path}: the files before the cut are not kept: {describe(error)[1]}")
                 return
             raise RecordsWouldBeLostError(
                 f"{lost.what}, and the files cannot be kept beside the log directory: {describe(error)[1]}",
@@ -406,9 +407,12 @@ class _KeptBeforeCuts:
                 advice="give --keep-originals DIR, a directory on the same filesystem; or --without-undo, to cut the "
                 "log off although nothing can put the records back",
             ) from error
-        _LOGGER.warning(
-            "%s: the files before the cut are kept in %s; `sediment restore` puts them back", source.path, kept
-        )
+        self._say(f"{source.path}: the files before the cut are kept in {kept}; `sediment restore` puts them back")
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            _LOGGER.warning("%s", text)
 
 
 # ---------------------------------------------------------------------------------------------------------- a directory

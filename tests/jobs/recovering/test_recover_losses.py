@@ -270,6 +270,20 @@ def test_a_linked_log_whose_files_cannot_be_kept_is_refused_before_its_first_cha
         assert row(run(log_dir, "--without-undo"))["log_end_offset"] == 6
 
 
+def test_a_linked_log_says_once_what_is_cut_off_and_where_it_is_kept(
+    log_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    damage(log_dir / "t-0" / log_name(6), 0)
+    (tmp_path / "elsewhere").mkdir()
+    shutil.move(log_dir / "t-0", tmp_path / "elsewhere")
+    (log_dir / "t-0").symlink_to(tmp_path / "elsewhere" / "t-0")
+    with caplog.at_level(logging.WARNING):
+        assert row(run(log_dir))["log_end_offset"] == 6
+    said = [record.getMessage() for record in caplog.records]
+    assert any("the files before the cut are kept in" in text for text in said)
+    assert len(said) == len(set(said))
+
+
 @pytest.mark.parametrize("batch", [0, 2])
 def test_the_target_of_a_linked_segment_is_never_cut(log_dir: Path, tmp_path: Path, batch: int) -> None:
     log, target = log_dir / "t-0" / log_name(6), tmp_path / "target"
