@@ -43,6 +43,7 @@ class Resources:
     """`asked` is the strategy that the caller requests, or None.
 
     `all_bytes` is the size of all partitions of the run.  `slots` is the number of tasks that run at the same time.
+    `memory_source` says where `task_memory_bytes` is from, and is part of a reason; "" if there is nothing to say.
     """
 
     asked: Strategy | None
@@ -50,6 +51,11 @@ class Resources:
     all_bytes: int
     task_memory_bytes: int
     key_equality: KeyEquality = KeyEquality.HASH
+    memory_source: str = ""
+
+    def task_memory(self) -> str:
+        """Return the memory of a task as part of a reason."""
+        return f"{self.task_memory_bytes}" + (f" ({self.memory_source})" if self.memory_source else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +80,7 @@ def choose_strategy(plan: CleaningPlan, resources: Resources, estimate: Callable
             return StrategyChoice(
                 Strategy.SPLIT,
                 f"the map of about {found} keys takes {found * MAPPED_KEY_BYTES} bytes, but a task may use "
-                f"{resources.task_memory_bytes}",
+                f"{resources.task_memory()}",
             )
     if resources.slots > 1 and log_bytes >= SPLIT_FROM_BYTES and log_bytes * resources.slots > 2 * resources.all_bytes:
         return StrategyChoice(
@@ -82,7 +88,10 @@ def choose_strategy(plan: CleaningPlan, resources: Resources, estimate: Callable
             f"{log_bytes} of the run's {resources.all_bytes} bytes would keep one of {resources.slots} slots busy for "
             "longer than the others",
         )
-    return StrategyChoice(Strategy.WHOLE, f"one task cleans the partition in one pass over its {log_bytes} bytes")
+    reason = f"one task cleans the partition in one pass over its {log_bytes} bytes"
+    if resources.memory_source:
+        reason += f", with a map of its keys in at most {resources.task_memory_bytes} bytes, {resources.memory_source}"
+    return StrategyChoice(Strategy.WHOLE, reason)
 
 
 def _whole_keys(log_bytes: int, resources: Resources, estimate: Callable[[], Estimate]) -> StrategyChoice:
@@ -93,7 +102,7 @@ def _whole_keys(log_bytes: int, resources: Resources, estimate: Callable[[], Est
         if needed_bytes > resources.task_memory_bytes:
             raise MemoryBudgetError(
                 f"comparing about {found.keys} whole keys takes {needed_bytes} bytes in one task, but a task may use "
-                f"{resources.task_memory_bytes}",
+                f"{resources.task_memory()}",
                 advice="--key-equality hash cleans the partition in splits, which need less memory",
             )
     return StrategyChoice(Strategy.WHOLE, "whole keys are compared, by one task that keeps all keys in memory")

@@ -55,6 +55,7 @@ from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.run_report import FAILED, SKIPPED, PartitionOutcome, RunReport, in_order
 from sediment.jobs.reporting.screen import Screen
 from sediment.jobs.settings.directories import SelectedDirectory
+from sediment.jobs.spark.live_slots import await_slots
 from sediment.segment_io.errors import SedimentError, SourceChangedError, UsageError
 from sediment.segment_io.format.checkpoints import parse_count
 from sediment.segment_io.format.names import (
@@ -344,7 +345,7 @@ def _read(spark: SparkSession, planned: Sequence[_Planned]) -> _Read:
     """Read the planned records; if a partition has an error, its rows are incomplete."""
     from pyspark.sql import functions as f
 
-    slots = spark.sparkContext.defaultParallelism
+    slots = await_slots(spark.sparkContext, "sediment snapshot").to_plan_for
     parts: list[PartitionPart] = []
     owners: list[int] = []
     for owner, scan_tasks in _cut(planned, slots):
@@ -388,7 +389,7 @@ def _latest(read: _Read, planned: Sequence[_Planned]) -> DataFrame:
 def _shuffle_by_size(spark: SparkSession, planned: Sequence[_Planned]) -> None:
     """Set the number of shuffle partitions according to the number of bytes to read, which Spark's default ignores."""
     size_bytes = sum(map(_size_bytes, planned))
-    slots = spark.sparkContext.defaultParallelism
+    slots = await_slots(spark.sparkContext, "sediment snapshot").to_plan_for
     spark.conf.set(_SHUFFLE_PARTITIONS, str(max(slots, size_bytes // _SHUFFLED_BYTES)))
 
 

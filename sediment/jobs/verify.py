@@ -16,7 +16,6 @@ if __name__ == "__main__":
 
     end_on_early_signals()  # before the slow imports
 
-import re
 import time
 import uuid
 from collections.abc import Iterator, Sequence
@@ -28,6 +27,7 @@ from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.settings.cluster_settings import settings_of_logs
 from sediment.jobs.settings.resolve import Settings
+from sediment.jobs.spark.live_slots import is_local
 from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.slots import available_slots
 from sediment.jobs.spark.task_pool import TaskResult, run_here, run_on_executors
@@ -91,7 +91,7 @@ def _results(pairs: Sequence[Pair], options: CommonOptions) -> Iterator[_Result]
         group = f"sediment-verify-{uuid.uuid4().hex}"
         # On a cluster, the idle slots can be on other machines.
         # A large partition that would leave CPUs of this machine idle is compared by several threads.
-        slots = sc.defaultParallelism if re.match(r"local(\[|$)", str(sc.master)) else 1
+        slots = sc.defaultParallelism if is_local(sc) else 1
         for results in run_on_executors(sc, with_slots(pairs, slots), compare_pair, _weight, group=group):
             yield from results
 

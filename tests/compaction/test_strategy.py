@@ -89,3 +89,10 @@ def test_whole_keys_are_compared_by_one_task_or_not_at_all(small):
     assert choose_strategy(plan, tight, keys(1000, 5000)).strategy is Strategy.WHOLE
     with pytest.raises(MemoryBudgetError, match="comparing about 1000 whole keys takes 125001 bytes"):
         choose_strategy(plan, tight, keys(1000, 5001))
+
+
+def test_a_reason_names_the_source_of_the_memory_if_there_is_one(small):
+    there = replace(ALONE, task_memory_bytes=GIB, memory_source="half of 2 GiB")
+    plan = sized(small, GIB, GIB)
+    for found in (GIB // 48, GIB // 48 + 1):
+        assert "half of 2 GiB" in choose_strategy(plan, there, keys(found)).reason

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -109,11 +110,16 @@ class InlineContext:
     """A SparkContext with the calls that commands use."""
 
     defaultParallelism = 1  # noqa: N815
+    master = "local[1]"
+    _jsc = SimpleNamespace(setCallSite=lambda _name: None)
 
     def getConf(self) -> dict[str, str]:
         return {}
 
     def setJobGroup(self, group: str, description: str) -> None:
+        pass
+
+    def setLocalProperty(self, key: str, value: str) -> None:
         pass
 
     def cancelJobGroup(self, group: str) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from sediment.compaction.strategy import Resources, Strategy, StrategyChoice, choose_strategy
+from sediment.compaction.strategy import Resources, Strategy
 from sediment.jobs.cleaning.options import CleaningTask
+from sediment.jobs.spark.executor_memory import ExecutorMemory, host_memory_bytes, read_executor_memory, task_memory
+from sediment.jobs.spark.live_slots import LiveSlots, is_local
 from sediment.jobs.spark.slots import available_slots
 from sediment.segment_io.errors import CorruptBatchError, NoSpaceError
+from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import Fs
 
 if TYPE_CHECKING:
@@ -21,25 +24,57 @@ if TYPE_CHECKING:
 SAMPLE_BYTES = 32 << 20  # sample size for a log that is too large to be read as a whole
 
 
-def find_resources(sc: Any | None, all_bytes: int, *, asked: Strategy | None) -> Resources:
+def find_resources(slots: LiveSlots | None, all_bytes: int, *, asked: Strategy | None) -> Resources:
     """Return the resources of a run over `all_bytes` of logs; the choice of a strategy depends on these resources.
 
     Without a SparkContext, these are the resources of Spark's default master, which uses all CPUs of this process.
+    Half of this host's memory is divided evenly among the tasks that run at the same time; but on a cluster, the memory
+    is that of the task's executor, and no limit is set here.
     """
-    slots = available_slots() if sc is None else max(1, sc.defaultParallelism)
-    # Half of this host's memory is divided evenly among the tasks that run at the same time.  The hosts of the
-    # executors are assumed to have as much memory as this host.
+    if slots is not None and not slots.is_local:
+        return Resources(asked, max(1, slots.tasks), all_bytes, INT64_MAX)
+    tasks = available_slots() if slots is None else slots.tasks
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Resources(asked, slots, all_bytes, memory_bytes // 2 // slots)
+    return Resources(asked, tasks, all_bytes, memory_bytes // 2 // tasks)
 
 
-def strategy_for(task: CleaningTask, plan: CleaningPlan, estimate: Callable[[], Estimate]) -> StrategyChoice:
-    resources = replace(
-        task.resources,
-        task_memory_bytes=min(task.resources.task_memory_bytes, task.config.task_memory_bytes),
-        key_equality=task.options.key_equality,
-    )
-    return choose_strategy(plan, resources, estimate)
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """What the run has for its tasks: each task gets its share by the slots at the time when it starts."""
+
+    all_bytes: int
+    asked: Strategy | None
+    executor: ExecutorMemory | None
+
+    def given(self, task: CleaningTask, slots: LiveSlots) -> CleaningTask:
+        """Return `task` with its share of the memory and of the I/O rate."""
+        return replace(
+            task,
+            rate_limit=task.rate_limit.over(slots),
+            resources=find_resources(slots, self.all_bytes, asked=self.asked),
+            executor=None if self.executor is None else self.executor.at(slots),
+        )
+
+
+def shares(sc: Any, all_bytes: int, *, asked: Strategy | None) -> Shares:
+    """Return what a run over `all_bytes` of logs has for its tasks on `sc`."""
+    return Shares(all_bytes, asked, None if is_local(sc) else read_executor_memory(sc))
+
+
+def task_resources(task: CleaningTask) -> Resources:
+    """Return the resources of a task; on a cluster, call this on the task's executor.
+
+    On a cluster, `sediment.task.memory.bytes` replaces the memory that the executor has for a task.  Elsewhere, it only
+    lowers this memory.
+    """
+    resources = replace(task.resources, key_equality=task.options.key_equality)
+    asked_bytes = task.config.task_memory_bytes
+    if task.executor is None:
+        return replace(resources, task_memory_bytes=min(resources.task_memory_bytes, asked_bytes))
+    if asked_bytes < INT64_MAX:
+        return replace(resources, task_memory_bytes=asked_bytes, memory_source="sediment.task.memory.bytes")
+    memory = task_memory(task.executor, host_memory_bytes())
+    return replace(resources, task_memory_bytes=memory.bytes, memory_source=memory.source)
 
 
 def check_headroom(plan: CleaningPlan, fs: Fs, writer: WriteBehind, estimate: Callable[[], Estimate]) -> None:

@@ -2,7 +2,7 @@
 
 1. Without Spark, if every partition is so small or so clean that there is nothing to clean.
 2. With a limit: plan all partitions, and choose (`limits`).
-3. Clean the partitions in tasks; those that need splits last, one at a time, on all task slots.
+3. Clean the partitions in tasks, and those that need splits in jobs of many tasks (`splits`).
 4. When a Spark task is done, commit its partitions, several at the same time (`commit_threads`).  Then write each
    directory's checkpoint and quarantine marks once.
 
@@ -23,16 +23,16 @@ from sediment.engine.directory.originals.backup_links import snapshot_log_dir, s
 from sediment.engine.directory.originals.kept_in import kept_in
 from sediment.engine.directory.uncleanable import Uncleanable, read_uncleanable, update_uncleanable
 from sediment.jobs.cleaning.commit_threads import CommitThreads
-from sediment.jobs.cleaning.estimates import find_resources
+from sediment.jobs.cleaning.estimates import Shares, shares
 from sediment.jobs.cleaning.limits import Cleaned, within_limits
 from sediment.jobs.cleaning.options import CleaningTask, CompactOptions, check_apart
 from sediment.jobs.cleaning.report import is_rewritten, partly_committed, settled
-from sediment.jobs.cleaning.task import roll_active, start_partition, survey_partition
+from sediment.jobs.cleaning.task import cleaning_in_splits, roll_active, start_partition, survey_partition
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.process.cancellation import RunStopped
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.run_report import COMPACTED, FAILED, PartitionReport
-from sediment.jobs.reporting.stage_timer import CLEAN, COMMIT, SPARK, SURVEY, StageTimer
+from sediment.jobs.reporting.stage_timer import COMMIT, SPARK, SURVEY
 from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.rewriting.in_place import DirectoriesInPlace, update_cleaner_checkpoint
 from sediment.jobs.rewriting.result import TASK_ERRORS, CleaningResult, failed_task, failure
@@ -40,6 +40,7 @@ from sediment.jobs.rewriting.run import Run, check_outside
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.running_brokers import UNCLEAN
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag
+from sediment.jobs.spark.job_names import titled
 from sediment.jobs.spark.task_pool import TaskResult, run_here, run_pending
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.layout import INT64_MAX
@@ -146,18 +147,18 @@ class CleanedInPlace(DirectoriesInPlace[PartitionReport]):
             yield from self.commit_all([TaskResult(task, None, None) for task in tasks])
             return
         run.timer.lap(SPARK)
-        limit = run.rate_limit(sc, self.directories, most_seconds=own.max_seconds)
-        resources = find_resources(sc, total_bytes, asked=own.strategy)
-        chosen = [replace(task, rate_limit=limit, resources=resources) for task in tasks]
+        limit = run.rate_limit(self.directories, most_seconds=own.max_seconds)
+        shared = shares(sc, total_bytes, asked=own.strategy)
+        chosen = [replace(task, rate_limit=limit) for task in tasks]
         if own.is_limited:
-            chosen, without_work, beyond = within_limits(run, chosen, own.max_bytes)
+            chosen, without_work, beyond = within_limits(run, chosen, shared, own.max_bytes)
             for report in [*self.commit_all(without_work), *beyond]:
                 yield report
                 progress.advance(report.bytes_before)
             run.timer.lap(SURVEY)
         open_tasks = {task.listing.path: task for task in chosen}
         progress.watch(lambda: sum(_swept_bytes(task, run.fs) for task in list(open_tasks.values())))
-        for results in cleaned(run, sc, chosen, in_order=own.is_limited):
+        for results in cleaned(run, sc, chosen, shared, in_order=own.is_limited):
             for each in results:
                 del open_tasks[each.item.listing.path]
             run.timer.restart()
@@ -287,10 +288,9 @@ class CleanedInPlace(DirectoriesInPlace[PartitionReport]):
 
 # ----------------------------------------------------------------------------------------------------------- the tasks
 def cleaned(
-    run: Run[PartitionReport], sc: Any, tasks: Sequence[CleaningTask], *, in_order: bool
+    run: Run[PartitionReport], sc: Any, tasks: Sequence[CleaningTask], shares: Shares, *, in_order: bool
 ) -> Iterator[list[Cleaned]]:
-    to_split: list[tuple[CleaningTask, CleaningResult]] = []
-    for results in run_pending(
+    return run_pending(
         sc,
         tasks,
         start_partition,
@@ -298,32 +298,10 @@ def cleaned(
         group=run.run_id,
         in_order=in_order,
         is_stopped=run.stop.is_set,
-    ):
-        done = []
-        for each in results:
-            if each.result is not None and each.result.to_split is not None:
-                to_split.append((each.item, each.result))
-            else:
-                done.append(each)
-        yield done
-    for task, asked in to_split:
-        yield [_cleaned_in_splits(run, sc, task, asked)]
-
-
-def _cleaned_in_splits(run: Run[PartitionReport], sc: Any, task: CleaningTask, asked: CleaningResult) -> Cleaned:
-    # Imported late, because this module compiles kernels that the driver needs only for splits.
-    from sediment.jobs.cleaning.splits import clean_in_place
-
-    if run.stop.is_set():
-        return TaskResult(task, failure(STOPPED, _STOPPED), None)
-    timer = StageTimer()
-    timer.add([asked.seconds_by_stage])
-    try:
-        result = clean_in_place(sc, task, asked)
-    except Exception as error:
-        return TaskResult(task, None, error)
-    timer.lap(CLEAN)
-    return TaskResult(task, replace(result, seconds_by_stage=timer.seconds()), None)
+        prepare=shares.given,
+        jobs=cleaning_in_splits(sc),
+        title=titled("clean", CleaningTask.partition),
+    )
 
 
 def _swept_bytes(task: CleaningTask, fs: Fs) -> int:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from sediment.jobs.cleaning.estimates import Shares
 from sediment.jobs.cleaning.options import CleaningTask
 from sediment.jobs.cleaning.report import untouched
 from sediment.jobs.cleaning.task import survey_partition
 from sediment.jobs.reporting.run_report import SKIPPED, PartitionReport
 from sediment.jobs.rewriting.result import CleaningResult, SurveyResult
 from sediment.jobs.rewriting.run import Run
+from sediment.jobs.spark.job_names import titled
 from sediment.jobs.spark.task_pool import TaskResult
 from sediment.segment_io.format.layout import INT64_MAX
 
@@ -25,7 +27,7 @@ Cleaned = TaskResult[CleaningTask, CleaningResult]
 
 
 def within_limits(
-    run: Run[PartitionReport], tasks: Sequence[CleaningTask], max_bytes: int | None
+    run: Run[PartitionReport], tasks: Sequence[CleaningTask], shares: Shares, max_bytes: int | None
 ) -> tuple[list[CleaningTask], list[Cleaned], list[PartitionReport]]:
     """Plan all partitions, in tasks, and choose those to clean, in this order.
 
@@ -35,7 +37,13 @@ def within_limits(
 
     without_work: list[Cleaned] = []
     cleanable: list[tuple[tuple[CleaningTask, int], CleanableRange]] = []
-    for results in run.in_tasks(tasks, survey_partition, CleaningTask.weight):
+    for results in run.in_tasks(
+        tasks,
+        survey_partition,
+        CleaningTask.weight,
+        prepare=shares.given,
+        title=titled("plan", CleaningTask.partition),
+    ):
         for each in results:
             if isinstance(each.result, SurveyResult):
                 cleanable.append(((each.item, each.result.cleaned_bytes), each.result.cleanable))

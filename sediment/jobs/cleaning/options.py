@@ -29,9 +29,11 @@ from sediment.jobs.command_line.shared_options import (
     key_equality_option,
 )
 from sediment.jobs.delta_lake.paths import is_uri
+from sediment.jobs.spark.executor_memory import ExecutorMemory
 from sediment.jobs.spark.task_environment import NO_LIMIT, RateLimit
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import without_links
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import LogListing, SegmentRef
@@ -169,6 +171,7 @@ class CleaningTask:
     """One partition to clean, as sent to an executor.
 
     `on_disk` are the segments on disk if they differ from `listing`, for example in a dry run that simulates a roll.
+    On a cluster, `executor` limits the memory of the task, instead of `resources`.
     """
 
     listing: LogListing
@@ -180,6 +183,7 @@ class CleaningTask:
     on_disk: tuple[SegmentRef, ...] | None = None
     rate_limit: RateLimit = NO_LIMIT
     resources: Resources = WHOLE_RUN
+    executor: ExecutorMemory | None = None
 
     @property
     def log_dir(self) -> Path:
@@ -196,6 +200,9 @@ class CleaningTask:
 
     def weight(self) -> int:
         return self.listing.log_bytes()
+
+    def partition(self) -> TopicPartition:
+        return self.listing.partition
 
     def as_whole(self) -> CleaningTask:
         return replace(self, resources=replace(self.resources, asked=Strategy.WHOLE))

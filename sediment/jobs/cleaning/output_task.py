@@ -62,6 +62,9 @@ class PublishResult:
     listing: LogListing | None = None
     error: tuple[str, str] | None = None
 
+    def asks_for_splits(self) -> bool:
+        return self.cleaning is not None and self.cleaning.asks_for_splits()
+
 
 def publish_partition(task: PublishTask, attempt: str) -> PublishResult:
     try:

@@ -12,7 +12,7 @@ Invariants: tasks exchange no key and no value; the driver receives only the nam
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
@@ -31,8 +31,10 @@ from sediment.compaction.partition_splits import (
 from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
 from sediment.jobs.cleaning.options import KEEP, CleaningTask
 from sediment.jobs.cleaning.task import check_listed, clean_partition
+from sediment.jobs.reporting.stage_timer import CLEAN, StageTimer
 from sediment.jobs.rewriting.partition_task import InPlace, TaskPlace
 from sediment.jobs.rewriting.result import TASK_ERRORS, CleaningResult, SplitPlan, failed_task, to_commit
+from sediment.jobs.spark.job_names import name_stage, named_job
 from sediment.jobs.spark.task_pool import attempt_name
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.hashing import draw_seed
@@ -57,26 +59,30 @@ class CleanedInSplits(NamedTuple):
     files: tuple[ManifestFile, ...] = ()
 
 
-def clean_in_place(sc: Any, task: CleaningTask, asked: CleaningResult) -> CleaningResult:
-    cleaned = clean_partition_in_splits(sc, task, asked, InPlace())
-    return in_one_task(sc, task, partial(clean_partition, task.as_whole())) if cleaned is None else cleaned.result
+def clean_in_place(sc: Any, task: CleaningTask, asked: CleaningResult, slots: int) -> CleaningResult:
+    timer = StageTimer()
+    timer.add([asked.seconds_by_stage])
+    cleaned = clean_partition_in_splits(sc, task, asked, InPlace(), slots)
+    result = in_one_task(sc, task, partial(clean_partition, task.as_whole())) if cleaned is None else cleaned.result
+    timer.lap(CLEAN)
+    return replace(result, seconds_by_stage=timer.seconds())
 
 
 def clean_partition_in_splits(
-    sc: Any, task: CleaningTask, asked: CleaningResult, place: TaskPlace
+    sc: Any, task: CleaningTask, asked: CleaningResult, place: TaskPlace, slots: int
 ) -> CleanedInSplits | None:
     """Clean a partition whose task `asked` for splits; return None if one task must clean it as a whole."""
     assert asked.to_split is not None
     split = asked.to_split
     while True:
         try:
-            return _in_splits(sc, task, asked, split, place)
+            return _in_splits(sc, task, asked, split, place, slots)
         except SplitNotApplicableError as error:
             place.discard(task)
             if not error.needs_scan or split.boundaries:
                 return None
             try:
-                split = _scanned(sc, task, split.plan, place)
+                split = _scanned(sc, task, split, place)
             except TASK_ERRORS as scan_error:
                 return _failed(task, scan_error)
         except TASK_ERRORS as error:
@@ -91,10 +97,10 @@ def _failed(task: CleaningTask, error: SedimentError | OSError) -> CleanedInSpli
 
 
 def _in_splits(
-    sc: Any, task: CleaningTask, asked: CleaningResult, split: SplitPlan, place: TaskPlace
+    sc: Any, task: CleaningTask, asked: CleaningResult, split: SplitPlan, place: TaskPlace, slots: int
 ) -> CleanedInSplits:
     plan = split.plan
-    budget_bytes = min(task.config.task_memory_bytes, _DEFAULT_BUDGET_BYTES)
+    budget_bytes = min(task.config.task_memory_bytes, split.task_memory_bytes, _DEFAULT_BUDGET_BYTES)
     job = SplitJob(
         work=SplitWork(
             plan,
@@ -104,7 +110,7 @@ def _in_splits(
             ranges=ranges_for(plan.log_bytes // _LEAST_RECORD_BYTES, budget_bytes // 2),
             encoding=task.options.encoding,
         ),
-        splits=cut_into_splits(plan.groups, SPLITS_PER_SLOT * max(1, sc.defaultParallelism)),
+        splits=cut_into_splits(plan.groups, SPLITS_PER_SLOT * slots),
         budget_bytes=budget_bytes,
         task=task,
         place=place,
@@ -125,11 +131,11 @@ def finish_splits(task: CleaningTask, asked: CleaningResult, swap: PreparedSwap,
     return result
 
 
-def _scanned(sc: Any, task: CleaningTask, plan: CleaningPlan, place: TaskPlace) -> SplitPlan:
-    boundaries = in_one_task(sc, task, partial(_scan, task, plan, place))
+def _scanned(sc: Any, task: CleaningTask, split: SplitPlan, place: TaskPlace) -> SplitPlan:
+    boundaries = in_one_task(sc, task, partial(_scan, task, split.plan, place))
     if isinstance(boundaries, SplitFailure):
         raise boundaries.error
-    return SplitPlan(plan, boundaries)
+    return replace(split, boundaries=boundaries)
 
 
 def _scan(
@@ -143,8 +149,8 @@ def _scan(
 
 
 def in_one_task(sc: Any, task: CleaningTask, perform: Callable[[str], Outcome]) -> Outcome:
-    sc.setJobGroup(task.run_id, str(task.listing.partition))
-    (outcome,) = sc.parallelize([0], 1).mapPartitions(partial(_once, perform)).collect()
+    with named_job(sc, task.run_id, f"read {task.listing.partition} as a whole"):
+        (outcome,) = sc.parallelize([0], 1).mapPartitions(partial(_once, perform)).collect()
     return cast("Outcome", outcome)
 
 
@@ -191,17 +197,20 @@ def clean_in_splits(sc: Any, job: SplitJob) -> CleanedSplits:
             remains.
         SedimentError, OSError: a split failed; parts of other splits may remain, with the run's id in their names.
     """
-    sc.setJobGroup(job.task.run_id, f"{job.work.plan.view.listing.partition} in {len(job.splits)} splits")
-    count = len(job.splits)
-    outcomes = (
-        sc.parallelize(range(count), count)
-        .mapPartitionsWithIndex(partial(_collect, job))
-        .partitionBy(job.work.ranges, partitionFunc=_itself)
-        .mapPartitionsWithIndex(partial(_fold, count, job.budget_bytes))
-        .partitionBy(count, partitionFunc=_itself)
-        .mapPartitionsWithIndex(partial(_clean, job))
-        .collect()
-    )
+    count, partition = len(job.splits), job.work.plan.view.listing.partition
+    with named_job(sc, job.task.run_id, f"clean {partition} in {count} splits"):
+        name_stage(sc, f"collect the keys of {partition}")
+        keys = (
+            sc.parallelize(range(count), count)
+            .mapPartitionsWithIndex(partial(_collect, job))
+            .partitionBy(job.work.ranges, partitionFunc=_itself)
+        )
+        name_stage(sc, f"find the survivors of {partition}")
+        survivors = keys.mapPartitionsWithIndex(partial(_fold, count, job.budget_bytes)).partitionBy(
+            count, partitionFunc=_itself
+        )
+        name_stage(sc, f"clean {partition}")
+        outcomes = survivors.mapPartitionsWithIndex(partial(_clean, job)).collect()
     groups: list[CleanedGroup] = []
     files: list[ManifestFile] = []
     for outcome in outcomes:

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import cache
-from typing import TYPE_CHECKING
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any
 
-from sediment.compaction.strategy import KeyEquality, Strategy
+from sediment.compaction.strategy import KeyEquality, Strategy, choose_strategy
 from sediment.compaction.write_behind import WriteBehind
-from sediment.jobs.cleaning.estimates import SAMPLE_BYTES, check_headroom, strategy_for
+from sediment.jobs.cleaning.estimates import SAMPLE_BYTES, check_headroom, task_resources
 from sediment.jobs.cleaning.options import KEEP, CleaningTask
 from sediment.jobs.reporting.stage_timer import CLEAN, PLAN, VIEW, StageTimer
 from sediment.jobs.rewriting.result import CleaningResult, SplitPlan, SurveyResult, result_of, to_commit
 from sediment.jobs.spark.task_environment import OnBytes, task_environment, throttled
-from sediment.jobs.spark.task_pool import Pending, completed
+from sediment.jobs.spark.task_pool import Jobs, Pending, completed
 from sediment.segment_io.errors import (
     CorruptBatchError,
     CorruptIndexError,
@@ -91,7 +91,8 @@ def start_cleaning(
         return estimate_segments(path, plan.segments, task.config, fs, now_ms=task.now_ms, sample_bytes=SAMPLE_BYTES)
 
     check_headroom(plan, fs, writer, estimate)
-    strategy = strategy_for(task, plan, estimate).strategy
+    resources = task_resources(task)
+    strategy = choose_strategy(plan, resources, estimate).strategy
     timer.lap(PLAN)
     if strategy is Strategy.SPLIT:
         try:
@@ -102,7 +103,8 @@ def start_cleaning(
             strategy = Strategy.WHOLE
         else:
             timer.lap(CLEAN)
-            split = SplitPlan(plan, boundaries)
+            limit_bytes = INT64_MAX if task.executor is None else resources.task_memory_bytes
+            split = SplitPlan(plan, boundaries, limit_bytes)
             return completed(replace(result, strategy=strategy.value, to_split=split, seconds_by_stage=timer.seconds()))
     mode = CleaningMode(
         keep_unreadable=task.options.on_corruption == KEEP,
@@ -236,3 +238,15 @@ def roll_active(task: CleaningTask, fs: Fs) -> CleaningTask:
         return rolled
     perform_roll(roll, fs)
     return replace(task, listing=list_log(listing.partition, listing.path, fs))
+
+
+def cleaning_in_splits(sc: Any) -> Jobs[CleaningTask, CleaningResult]:
+    """Return the jobs of partitions that are cleaned in splits, in their own directories."""
+    return Jobs(CleaningResult.asks_for_splits, partial(_cleaned_in_splits, sc))
+
+
+def _cleaned_in_splits(sc: Any, task: CleaningTask, asked: CleaningResult, slots: int) -> CleaningResult:
+    # Imported late, because this module compiles kernels that the driver needs only for splits.
+    from sediment.jobs.cleaning.splits import clean_in_place
+
+    return clean_in_place(sc, task, asked, slots)

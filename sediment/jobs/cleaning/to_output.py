@@ -20,7 +20,7 @@ from typing import Any
 
 from sediment.engine.copying.stand_in import errors_naming
 from sediment.engine.directory.uncleanable import Uncleanable
-from sediment.jobs.cleaning.estimates import find_resources
+from sediment.jobs.cleaning.estimates import Shares, shares
 from sediment.jobs.cleaning.options import CleaningTask, CompactOptions
 from sediment.jobs.cleaning.output_task import PublishResult, PublishTask, publish_partition
 from sediment.jobs.cleaning.report import settled, untouched
@@ -32,7 +32,7 @@ from sediment.jobs.publishing.output_directory import (
     OutputDirectory,
     OutputSource,
 )
-from sediment.jobs.publishing.partition_output import CopyTask, copy_files, copy_tasks
+from sediment.jobs.publishing.partition_output import CopyTask, copy_files, copy_tasks, with_rate_share
 from sediment.jobs.reporting.run_report import FAILED, QUARANTINED, PartitionReport
 from sediment.jobs.reporting.stage_timer import CLEAN, COMMIT, SPARK, StageTimer
 from sediment.jobs.rewriting.destination import Destination
@@ -41,7 +41,9 @@ from sediment.jobs.rewriting.result import CleaningResult
 from sediment.jobs.rewriting.run import Run, Work
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag
-from sediment.jobs.spark.task_pool import NotStartedError, TaskResult, run_on_executors
+from sediment.jobs.spark.job_names import titled
+from sediment.jobs.spark.live_slots import LiveSlots
+from sediment.jobs.spark.task_pool import Jobs, TaskResult, run_on_executors
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.manifest import ManifestFile
@@ -130,18 +132,18 @@ class CleanedCopy(Destination[PartitionReport]):
                 yield from (self._lost(task, None, None) for task in publishing)
                 return
             run.timer.lap(SPARK)
-            limit = run.rate_limit(sc, self.directories)
-            resources = find_resources(sc, total_bytes, asked=self._own.strategy)
+            limit = run.rate_limit(self.directories)
+            shared = shares(sc, total_bytes, asked=self._own.strategy)
             run.stack.enter_context(cancel_when(self._give_up, sc, run.run_id))
             publishing = [
                 replace(
                     task,
                     rate_limit=limit,
-                    cleaning=None if task.cleaning is None else replace(task.cleaning, resources=resources),
+                    cleaning=None if task.cleaning is None else replace(task.cleaning, rate_limit=limit),
                 )
                 for task in publishing
             ]
-            for each in self._published(sc, publishing):
+            for each in self._published(sc, publishing, shared):
                 run.timer.restart()
                 report = self._settled(each, copied.get(each.item.folder))
                 run.timer.lap(COMMIT)
@@ -161,51 +163,48 @@ class CleanedCopy(Destination[PartitionReport]):
             cleaning=cleaning,
         )
 
-    def _published(self, sc: Any, tasks: Sequence[PublishTask]) -> Iterator[TaskResult[PublishTask, PublishResult]]:
-        to_split: list[tuple[PublishTask, CleaningTask, CleaningResult]] = []
+    def _published(
+        self, sc: Any, tasks: Sequence[PublishTask], shared: Shares
+    ) -> Iterator[TaskResult[PublishTask, PublishResult]]:
         for results in run_on_executors(
-            sc, tasks, publish_partition, PublishTask.weight, group=self.run.run_id, is_stopped=self._is_over
+            sc,
+            tasks,
+            publish_partition,
+            PublishTask.weight,
+            group=self.run.run_id,
+            is_stopped=self._is_over,
+            prepare=partial(_with_shares, shared),
+            jobs=Jobs(PublishResult.asks_for_splits, partial(self._published_in_splits, sc)),
+            title=titled("write", _folder),
         ):
-            for each in results:
-                asked = None if each.result is None else each.result.cleaning
-                if asked is not None and asked.to_split is not None:
-                    assert each.item.cleaning is not None
-                    to_split.append((each.item, each.item.cleaning, asked))
-                else:
-                    yield each
-        # Partitions that are cleaned in splits are cleaned last, one at a time, because each of them uses all task
-        # slots.
-        for task, cleaning, asked in to_split:
-            if self._is_over():
-                yield TaskResult(task, None, NotStartedError("the run was stopped"))
-                continue
-            try:
-                yield TaskResult(task, self._published_in_splits(sc, task, cleaning, asked), None)
-            except Exception as error:
-                yield TaskResult(task, None, error)
+            yield from results
 
-    def _published_in_splits(
-        self, sc: Any, task: PublishTask, cleaning: CleaningTask, asked: CleaningResult
-    ) -> PublishResult:
+    def _published_in_splits(self, sc: Any, task: PublishTask, found: PublishResult, slots: int) -> PublishResult:
         # Imported late, because this module compiles kernels that the driver needs only for splits.
         from sediment.jobs.cleaning.splits import clean_partition_in_splits, in_one_task
 
+        cleaning, asked = task.cleaning, found.cleaning
+        assert cleaning is not None and asked is not None
         timer = StageTimer()
-        limited = replace(cleaning, rate_limit=task.rate_limit)
-        cleaned = clean_partition_in_splits(sc, limited, asked, InOutput(task))
+        timer.add([asked.seconds_by_stage])
+        cleaned = clean_partition_in_splits(sc, cleaning, asked, InOutput(task), slots)
         if cleaned is None:
             publish = partial(publish_partition, replace(task, cleaning=cleaning.as_whole()))
-            whole = in_one_task(sc, cleaning, publish)
+            return in_one_task(sc, cleaning, publish)
         timer.lap(CLEAN)
-        self.run.timer.add([timer.seconds()])
-        if cleaned is None:
-            return whole
-        result, files = cleaned
+        result, files = replace(cleaned.result, seconds_by_stage=timer.seconds()), cleaned.files
         if task.dry_run:
             return PublishResult((), result, cleaning.listing)
         copies = copy_tasks(task, task.staying_after(result.swap, cleaning.listing))
         for results in run_on_executors(
-            sc, copies, copy_files, CopyTask.weight, group=self.run.run_id, is_stopped=self._is_over
+            sc,
+            copies,
+            copy_files,
+            CopyTask.weight,
+            group=self.run.run_id,
+            is_stopped=self._is_over,
+            prepare=with_rate_share,
+            title=titled("copy files of", CopyTask.folder),
         ):
             for each in results:
                 if each.error is not None:
@@ -273,3 +272,12 @@ class CleanedCopy(Destination[PartitionReport]):
             self._output.abandon()
             return None
         return self._output.complete(self._files, first_dirty=self._cleaned, marks=self._marked)
+
+
+def _folder(task: PublishTask) -> str:
+    return task.folder
+
+
+def _with_shares(shared: Shares, task: PublishTask, slots: LiveSlots) -> PublishTask:
+    cleaning = None if task.cleaning is None else shared.given(task.cleaning, slots)
+    return replace(task, rate_limit=task.rate_limit.over(slots), cleaning=cleaning)

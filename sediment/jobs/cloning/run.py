@@ -54,6 +54,7 @@ from sediment.jobs.rewriting.result import TASK_ERRORS
 from sediment.jobs.rewriting.run import Run
 from sediment.jobs.settings.cluster_settings import is_of_zookeeper, with_described_configs
 from sediment.jobs.settings.resolve import Settings
+from sediment.jobs.spark.job_names import titled
 from sediment.segment_io.errors import NoSpaceError, UsageError
 from sediment.segment_io.format.checkpoints import format_uuid, parse_uuid
 from sediment.segment_io.format.names import (
@@ -175,7 +176,7 @@ class _Cloning:
         )
         for lost in failed:
             yield self._settled(lost.item, lost.result, lost.error)
-        for results in self._run.in_tasks(ready, _perform, CloneTask.weight):
+        for results in self._run.in_tasks(ready, _perform, CloneTask.weight, title=titled("clone", _partition)):
             for each in results:
                 yield self._settled(each.item, each.result, each.error)
 
@@ -504,3 +505,7 @@ def new_kafka_id() -> str:
         text = format_uuid(uuid.uuid4().bytes)
         if not text.startswith("-"):
             return text
+
+
+def _partition(task: CloneTask) -> TopicPartition:
+    return task.partition.target

@@ -16,6 +16,7 @@ from sediment.engine.copying.partition_copy import CopiedFile
 from sediment.engine.copying.replica_copy import CopiedPieces, ReplicaCopy
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.rewriting.result import TASK_ERRORS
+from sediment.jobs.spark.live_slots import await_slots
 from sediment.jobs.spark.task_pool import TaskResult, run_on_executors
 from sediment.segment_io.fs import Fs
 
@@ -55,7 +56,7 @@ def with_copied_pieces(
     group: str,
     is_stopped: Callable[[], bool],
 ) -> tuple[list[CloneTask], list[TaskResult[CloneTask, tuple[str, str]]]]:
-    slots = max(1, sc.defaultParallelism)
+    slots = await_slots(sc, group).to_plan_for
     ready: list[CloneTask] = []
     failed: dict[int, TaskResult[CloneTask, tuple[str, str]]] = {}
     copies: dict[int, ReplicaCopy] = {}

@@ -6,17 +6,17 @@ import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from sediment.compaction.keyless_records import KEYLESS_RECORDS
 from sediment.compaction.reencode.plan import Encoding
 from sediment.engine.directory.uncleanable import read_uncleanable
-from sediment.jobs.cleaning.estimates import SAMPLE_BYTES, find_resources
+from sediment.jobs.cleaning.estimates import SAMPLE_BYTES, Shares, find_resources, shares
 from sediment.jobs.cleaning.options import CleaningTask, CompactOptions
 from sediment.jobs.cleaning.report import quarantined, settled
-from sediment.jobs.cleaning.task import clean_partition
+from sediment.jobs.cleaning.task import clean_partition, cleaning_in_splits
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.planning.report import CLEANABLE, PartitionPlan
@@ -31,6 +31,8 @@ from sediment.jobs.settings.policy_warnings import policy_warning
 from sediment.jobs.settings.running_brokers import warn_of_running
 from sediment.jobs.settings.topic_ids import topic_ids_of
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag, why_not_compacted, why_not_expired
+from sediment.jobs.spark.job_names import titled
+from sediment.jobs.spark.live_slots import LiveSlots
 from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.slots import available_slots
 from sediment.jobs.spark.task_pool import run_on_executors
@@ -133,13 +135,21 @@ def plan_each(
             with progress.starting_spark():
                 sc = stack.enter_context(spark_context(options.master, "sediment plan"))
         cleaned_bytes = sum(task.cleaning.weight() for task in tasks if task.is_cleaned())
-        resources = find_resources(sc, cleaned_bytes, asked=None)
-        tasks = [replace(task, cleaning=replace(task.cleaning, resources=resources)) for task in tasks]
         if sc is None:
+            resources = find_resources(None, cleaned_bytes, asked=None)
+            tasks = [replace(task, cleaning=replace(task.cleaning, resources=resources)) for task in tasks]
             found_by_task = run_here_in_two(tasks, plan_partition)
         else:
             found_by_task = chain.from_iterable(
-                run_on_executors(sc, tasks, plan_partition, PlanningTask.weight, group=group)
+                run_on_executors(
+                    sc,
+                    tasks,
+                    plan_partition,
+                    PlanningTask.weight,
+                    group=group,
+                    prepare=partial(_with_shares, shares(sc, cleaned_bytes, asked=None)),
+                    title=titled("plan", PlanningTask.partition),
+                )
             )
         for each in found_by_task:
             found = each.result or _lost(each.item.cleaning, each.error)
@@ -149,6 +159,10 @@ def plan_each(
                 plans.append(found)
             progress.advance(each.item.weight())
     return plans, to_clean
+
+
+def _with_shares(shared: Shares, task: PlanningTask, slots: LiveSlots) -> PlanningTask:
+    return replace(task, cleaning=shared.given(task.cleaning, slots))
 
 
 def _quick(tasks: Sequence[PlanningTask]) -> list[PlanningTask] | None:
@@ -172,7 +186,6 @@ def exact_plans(
     group: str,
 ) -> list[PartitionPlan]:
     plans: list[PartitionPlan] = []
-    to_split: list[tuple[CleaningTask, CleaningResult]] = []
     sc = stack.enter_context(spark_context(options.master, "sediment plan"))
     tasks = [task for task, _ in planned.values()]
     with Progress(options.messages(), len(tasks), sum(task.weight() for task in tasks), phase="cleaning") as progress:
@@ -181,30 +194,22 @@ def exact_plans(
             plans.append(exact)
             progress.advance(task.weight())
 
-        for results in run_on_executors(sc, tasks, clean_partition, CleaningTask.weight, group=group):
+        for results in run_on_executors(
+            sc,
+            tasks,
+            clean_partition,
+            CleaningTask.weight,
+            group=group,
+            jobs=cleaning_in_splits(sc),
+            title=titled("clean in memory", CleaningTask.partition),
+        ):
             for each in results:
                 if each.result is None:
                     add(each.item, _lost(each.item, each.error))
-                elif each.result.to_split is not None:
-                    to_split.append((each.item, each.result))
                 else:
                     _, found = planned[each.item.listing.path]
                     add(each.item, _exactly(each.item, found, each.result))
-        for task, asked in to_split:
-            _, found = planned[task.listing.path]
-            add(task, _exactly_in_splits(sc, task, found, asked))
     return plans
-
-
-def _exactly_in_splits(sc: Any, task: CleaningTask, found: PartitionPlan, asked: CleaningResult) -> PartitionPlan:
-    # Imported late, because this module compiles kernels that the driver needs only for splits.
-    from sediment.jobs.cleaning.splits import clean_in_place
-
-    try:
-        result = clean_in_place(sc, task, asked)
-    except Exception as error:
-        return _lost(task, error)
-    return _exactly(task, found, result)
 
 
 def _exactly(cleaning: CleaningTask, found: PartitionPlan, result: CleaningResult) -> PartitionPlan:

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from sediment.compaction.keyless_records import KEYLESS_RECORDS, loses_mostly_keyless, why_left_alone
 from sediment.compaction.reencode.plan import Encoding
+from sediment.compaction.strategy import choose_strategy
 from sediment.engine.directory.missing_records import KnownOfLog, losses_in_files
-from sediment.jobs.cleaning.estimates import SAMPLE_BYTES, strategy_for
+from sediment.jobs.cleaning.estimates import SAMPLE_BYTES, task_resources
 from sediment.jobs.cleaning.options import CleaningTask
 from sediment.jobs.cleaning.task import check_listed, open_and_select
 from sediment.jobs.planning.report import BLOCKED, CLEANABLE, PartitionPlan, RetentionOutlook
@@ -19,6 +20,7 @@ from sediment.jobs.settings.running_brokers import UNCLEAN
 from sediment.retention.date_warnings import date_warnings
 from sediment.retention.policy import RetentionConfig, plan_view
 from sediment.segment_io.errors import CorruptCheckpointError, CorruptDataError, SedimentError
+from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.hanging_transactions import hanging_warning
 from sediment.segment_io.partition.listing import LogListing
@@ -61,6 +63,9 @@ class PlanningTask:
 
     def weight(self) -> int:
         return min(self.cleaning.weight(), self.sample_bytes)
+
+    def partition(self) -> TopicPartition:
+        return self.cleaning.listing.partition
 
     def effort_bytes(self) -> int:
         listing = self.cleaning.listing
@@ -186,7 +191,7 @@ def _with_cleaning(task: PlanningTask, found: PartitionPlan, view: LogView, clea
         return _with_leftovers(task, found, view, cleanable.first_dirty_offset)
     plan = plan_cleaning(view, cleanable, cleaning.config, now_ms=cleaning.now_ms)
     estimate = cache(lambda: _estimate(task, view, cleanable.first_uncleanable_offset))
-    choice = strategy_for(cleaning, plan, estimate)
+    choice = choose_strategy(plan, task_resources(cleaning), estimate)
     found = replace(
         found,
         status=CLEANABLE,

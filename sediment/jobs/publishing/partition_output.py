@@ -6,7 +6,7 @@ Invariant: a task may write any file of its partition, but a file is part of the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sediment.compaction.prepared_swap import CleanedGroup
@@ -14,6 +14,7 @@ from sediment.engine.copying.partition_copy import PartitionCopy, copy_partition
 from sediment.engine.directory.output import Publisher, SourcePublishingFs
 from sediment.engine.directory.swap import replaced_files
 from sediment.jobs.reporting.error_text import describe
+from sediment.jobs.spark.live_slots import LiveSlots
 from sediment.jobs.spark.task_environment import OnBytes, RateLimit, throttled
 from sediment.segment_io.errors import SedimentError, SourceChangedError
 from sediment.segment_io.format.names import (
@@ -128,6 +129,9 @@ class CopyTask:
     def weight(self) -> int:
         return sum(self.place.files[name].size_bytes for name in self.names)
 
+    def folder(self) -> str:
+        return self.place.folder
+
 
 @dataclass(frozen=True, slots=True)
 class CopyResult:
@@ -137,6 +141,11 @@ class CopyResult:
 
 def copy_tasks(place: PartitionOutput, names: Sequence[str]) -> list[CopyTask]:
     return [CopyTask(place, tuple(piece)) for piece in in_pieces(names, place.files)]
+
+
+def with_rate_share(task: CopyTask, slots: LiveSlots) -> CopyTask:
+    """Return `task` with its executor's share of the I/O rate."""
+    return replace(task, place=replace(task.place, rate_limit=task.place.rate_limit.over(slots)))
 
 
 def copy_files(task: CopyTask, attempt: str) -> CopyResult:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from sediment.compaction.config import CompactionConfig
 from sediment.engine.copying.stand_in import errors_naming
@@ -23,9 +23,10 @@ from sediment.engine.directory.output import SourcePublishingFs
 from sediment.engine.directory.swap import discard_parts
 from sediment.jobs.publishing.partition_output import PartitionOutput
 from sediment.jobs.rewriting.result import TASK_ERRORS, CleaningResult, failed_task
+from sediment.jobs.spark.live_slots import LiveSlots
 from sediment.jobs.spark.task_environment import OnBytes, RateLimit, TaskOfRun, task_environment, throttled
 from sediment.segment_io.errors import NoSpaceError, SourceChangedError
-from sediment.segment_io.format.names import Attempt
+from sediment.segment_io.format.names import Attempt, TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.manifest import ManifestFile
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
@@ -165,6 +166,13 @@ class PlacedTask:
 
     def weight(self) -> int:
         return self.listing.log_bytes()
+
+    def partition(self) -> TopicPartition:
+        return self.listing.partition
+
+    def with_rate_share(self, slots: LiveSlots) -> Self:
+        """Return the task with its executor's share of the I/O rate."""
+        return replace(self, rate_limit=self.rate_limit.over(slots))
 
 
 @dataclass(frozen=True, slots=True)

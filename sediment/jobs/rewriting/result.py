@@ -13,6 +13,7 @@ from sediment.compaction.keyless_records import KEYLESS_RECORDS, loses_mostly_ke
 from sediment.engine.directory.uncleanable import Uncleanable, uncleanable_after
 from sediment.jobs.reporting.error_text import describe
 from sediment.segment_io.errors import CorruptCheckpointError, CorruptDataError, LimitReachedError, SedimentError
+from sediment.segment_io.format.layout import INT64_MAX
 
 if TYPE_CHECKING:
     from sediment.compaction.chunk_reader import ChunkBoundaries
@@ -31,6 +32,7 @@ TASK_ERRORS = (SedimentError, OSError)
 class SplitPlan:
     plan: CleaningPlan
     boundaries: dict[int, ChunkBoundaries]
+    task_memory_bytes: int = INT64_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,9 @@ class CleaningResult:
     strategy: str | None = None
     to_split: SplitPlan | None = None
     records_without_key: int = 0
+
+    def asks_for_splits(self) -> bool:
+        return self.to_split is not None
 
 
 def failure(code: str, reason: str) -> CleaningResult:

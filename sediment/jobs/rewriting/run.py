@@ -131,6 +131,7 @@ class Run(Generic[Report]):
         weight: Callable[[Item], int],
         *,
         least_rounds: int = LEAST_ROUNDS,
+        **more: Any,
     ) -> Iterator[list[TaskResult[Item, Outcome]]]:
         return run_on_executors(
             self.spark(),
@@ -140,19 +141,18 @@ class Run(Generic[Report]):
             group=self.run_id,
             least_rounds=least_rounds,
             is_stopped=self.stop.is_set,
+            **more,
         )
 
-    def rate_limit(
-        self, sc: Any, directories: Iterable[SelectedDirectory], *, most_seconds: float | None = None
-    ) -> RateLimit:
-        """Return the limits for one executor: its share of the lowest rate that `directories` allow, and the deadline.
+    def rate_limit(self, directories: Iterable[SelectedDirectory], *, most_seconds: float | None = None) -> RateLimit:
+        """Return the limits of the run: the lowest rate that `directories` allow, and the deadline.
 
         `most_seconds` counts from the beginning of the run.
         """
         rates = [directory.settings.broker_value("log.cleaner.io.max.bytes.per.second") for directory in directories]
         rate = min((rate for rate in rates if isinstance(rate, float)), default=DOUBLE_MAX)
         return RateLimit(
-            bytes_per_second=rate / _executors(sc) if rate < DOUBLE_MAX else None,
+            bytes_per_second=rate if rate < DOUBLE_MAX else None,
             throttle_name=f"sediment-{self.run_id}.throttle",
             deadline_s=None if most_seconds is None else time.time() - self.seconds() + most_seconds,
         )
@@ -165,12 +165,6 @@ def why_lost(stop: threading.Event, error: Exception | None, state: str) -> tupl
     if stop.is_set():
         return STOPPED, f"the run was stopped before this partition was {state}"
     return describe_lost_task(error)
-
-
-def _executors(sc: Any) -> int:
-    """Return the number of executors; a driver that runs tasks itself counts as one executor."""
-    known = sc._jsc.sc().getExecutorMemoryStatus().size()
-    return max(int(known) - 1, 1)
 
 
 def read_locked(

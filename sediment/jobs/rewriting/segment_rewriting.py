@@ -38,6 +38,7 @@ from sediment.jobs.rewriting.result import TASK_ERRORS, CleaningResult, failure
 from sediment.jobs.rewriting.run import Run
 from sediment.jobs.rewriting.to_output import NewLogDirectory
 from sediment.jobs.settings.directories import SelectedDirectory
+from sediment.jobs.spark.job_names import titled
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.names import INTERNAL_TOPICS, TopicPartition
 from sediment.segment_io.partition.listing import LogListing, check_segments_are_files
@@ -175,7 +176,7 @@ class SegmentRewriting(Command[SelectedPartition, PlannedPartition, Rewritten], 
         return copies
 
     def _planned(self, sc: Any, selected: Sequence[SelectedPartition]) -> Iterator[PlannedPartition | Rewritten]:
-        in_task = self._task_fields(sc, in_memory=self._run.dry_run)
+        in_task = self._task_fields(in_memory=self._run.dry_run)
         by_path = {each.listing.path: each for each in selected}
         tasks: list[RewriteTask] = []
         for each, found in self._rewrites(sc, selected):
@@ -192,7 +193,14 @@ class SegmentRewriting(Command[SelectedPartition, PlannedPartition, Rewritten], 
                     config=each.config.compaction,
                 )
             )
-        for results in self._run.in_tasks(tasks, plan_rewrite_of, RewriteTask.weight, least_rounds=1):
+        for results in self._run.in_tasks(
+            tasks,
+            plan_rewrite_of,
+            RewriteTask.weight,
+            least_rounds=1,
+            prepare=RewriteTask.with_rate_share,
+            title=titled("plan", RewriteTask.partition),
+        ):
             for done in results:
                 plan = done.result or failure(*self._run.why_lost(done.error, "planned"))
                 if isinstance(plan, CleaningResult):
@@ -200,13 +208,13 @@ class SegmentRewriting(Command[SelectedPartition, PlannedPartition, Rewritten], 
                 else:
                     yield PlannedPartition(by_path[done.item.listing.path], plan)
 
-    def _task_fields(self, sc: Any, *, in_memory: bool) -> dict[str, Any]:
+    def _task_fields(self, *, in_memory: bool) -> dict[str, Any]:
         run = self._run
         return {
             "now_ms": run.options.now_ms,
             "run_id": run.run_id,
             "dry_run": in_memory,
-            "rate_limit": run.rate_limit(sc, self._destination.directories),
+            "rate_limit": run.rate_limit(self._destination.directories),
         }
 
     def _segment_function(self) -> Callable[[SegmentTask, str], WrittenSegment | CleaningResult]:
@@ -216,7 +224,7 @@ class SegmentRewriting(Command[SelectedPartition, PlannedPartition, Rewritten], 
         self, sc: Any, planned: Sequence[PlannedPartition], *, in_memory: bool
     ) -> Iterator[PlannedPartition]:
         """Yield each partition as soon as all of its segments have a result; with `in_memory`, write no file."""
-        in_task = self._task_fields(sc, in_memory=in_memory)
+        in_task = self._task_fields(in_memory=in_memory)
         by_path = {each.listing.path: each for each in planned}
         yield from (each for each in planned if not each.plan.segments)
         tasks = [
@@ -229,7 +237,13 @@ class SegmentRewriting(Command[SelectedPartition, PlannedPartition, Rewritten], 
             for each in planned
             for work in each.plan.segments
         ]
-        for results in self._run.in_tasks(tasks, self._segment_function(), SegmentTask.weight):
+        for results in self._run.in_tasks(
+            tasks,
+            self._segment_function(),
+            SegmentTask.weight,
+            prepare=SegmentTask.with_rate_share,
+            title=titled("rewrite segments of", SegmentTask.partition),
+        ):
             self._run.timer.lap(CLEAN)
             for done in results:
                 each = by_path[done.item.listing.path]

@@ -22,7 +22,7 @@ from sediment.compaction.prepared_swap import PreparedSwap
 from sediment.engine.directory.uncleanable import Uncleanable
 from sediment.jobs.process.cancellation import RunStopped
 from sediment.jobs.publishing.output_directory import OUTPUT_INCOMPLETE, SOURCE_CHANGED, OutputDirectory
-from sediment.jobs.publishing.partition_output import CopyTask, copy_files, copy_tasks, has_replacement
+from sediment.jobs.publishing.partition_output import CopyTask, copy_files, copy_tasks, has_replacement, with_rate_share
 from sediment.jobs.reporting.run_report import FAILED, QUARANTINED, PartitionOutcome
 from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.rewriting.destination import SegmentDestination, check_stopped_cleanly
@@ -33,6 +33,7 @@ from sediment.jobs.rewriting.result import CleaningResult
 from sediment.jobs.rewriting.run import Run, Work
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.running_brokers import warn_of_running
+from sediment.jobs.spark.job_names import titled
 from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.manifest import ManifestFile
@@ -143,7 +144,7 @@ class NewLogDirectory(SegmentDestination[Rewritten]):
             sc = self.run.spark()
         except RunStopped:
             return {place.folder: self.run.why_lost(None, "copied") for place in places}
-        limit = self.run.rate_limit(sc, self.directories)
+        limit = self.run.rate_limit(self.directories)
         tasks = [
             task
             for place in places
@@ -153,7 +154,14 @@ class NewLogDirectory(SegmentDestination[Rewritten]):
         ]
         lost: dict[str, Reason] = {}
         for results in run_on_executors(
-            sc, tasks, copy_files, CopyTask.weight, group=self.run.run_id, is_stopped=self.run.stop.is_set
+            sc,
+            tasks,
+            copy_files,
+            CopyTask.weight,
+            group=self.run.run_id,
+            is_stopped=self.run.stop.is_set,
+            prepare=with_rate_share,
+            title=titled("copy files of", CopyTask.folder),
         ):
             for each in results:
                 if each.result is not None and each.result.files is not None:

@@ -9,13 +9,14 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from sediment.engine.directory.lock import check_run_token
 from sediment.engine.directory.throttle import Throttle
+from sediment.jobs.spark.live_slots import LiveSlots
 from sediment.segment_io.buffers import Buffer, count_bytes
 from sediment.segment_io.errors import LimitReachedError
 from sediment.segment_io.fs import DryRunFs, Fs
@@ -30,13 +31,18 @@ _WRITE_BYTES = 8 << 20  # number of bytes to write between two calls of the thro
 class RateLimit:
     """Limits on the I/O rate and the time of tasks; None: no limit.
 
-    All tasks of one executor share `bytes_per_second` through the file `throttle_name` in Spark's folder for the run.
-    `deadline_s` is in seconds since the epoch.
+    `bytes_per_second` is the rate of the run, divided evenly among `executors`.  All tasks of one executor share its
+    part through the file `throttle_name` in Spark's folder for the run.  `deadline_s` is in seconds since the epoch.
     """
 
     bytes_per_second: float | None = None
     throttle_name: str = ""
     deadline_s: float | None = None
+    executors: int = 1
+
+    def over(self, slots: LiveSlots) -> RateLimit:
+        """Return the limits for a task that starts while `slots` are there."""
+        return replace(self, executors=max(1, slots.executors))
 
 
 NO_LIMIT = RateLimit()
@@ -83,7 +89,9 @@ def throttled(limit: RateLimit) -> Iterator[OnBytes]:
     if limit.bytes_per_second is not None:
         from pyspark import SparkFiles
 
-        throttle = Throttle(Path(SparkFiles.getRootDirectory()) / limit.throttle_name, limit.bytes_per_second)
+        throttle = Throttle(
+            Path(SparkFiles.getRootDirectory()) / limit.throttle_name, limit.bytes_per_second / limit.executors
+        )
 
     def on_bytes(count: int) -> None:
         left_seconds = math.inf if limit.deadline_s is None else limit.deadline_s - time.time()

@@ -1,34 +1,37 @@
 """Pool of Spark tasks: items packed by weight, results in the order in which the tasks finish.
 
-A few threads submit the jobs, largest first.
+The module `work_queue` decides what starts next.  Each job is submitted by a thread; on a cluster, a thread that watches
+the slots adds such threads when executors have registered.
 
 Invariant: every item has exactly one result, or the error with which Spark gave up on its task.
 """
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Generic, TypeVar
 
-from sediment.segment_io.packing import pack_by_weight, pack_in_order
+from sediment.jobs.spark.job_names import named_job
+from sediment.jobs.spark.live_slots import LiveSlots, await_slots, read_slots
+from sediment.jobs.spark.work_queue import FirstPhase, SecondPhase, WorkQueue, pack_items
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
-_TASK_WEIGHT, _TASK_ITEMS = 2 << 30, 128  # limits of one task; larger tasks would delay the results
+_LOGGER = logging.getLogger(__name__)
+
 LEAST_ROUNDS = 4  # unless fewer are better; with this number, slots of different speeds finish at about the same time
 _LOST_ALONE = 8  # maximum number of items lost in separate tasks; if more are lost, the items are not the cause
-_NEIGHBOURS, _NEIGHBOURS_WEIGHT = 8, 64 << 20  # maximum items and bytes of a task if items start in order
 _HERE = "driver"  # name of the only attempt outside Spark
 _OWN_FRAME = "task_pool.py"  # in the traceback of every error of an item
 _CANNOT_BEGIN = ("Error from python worker:", "java.io.IOException: Cannot run program")
 _MOST_PENDING = 16  # items of a task whose last step waits for a disk
-_WAITING_JOBS = 2  # in addition to one for each slot, so no slot waits for the driver
+_WATCH_SECONDS = 0.5  # between two looks at the slots of a cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,14 +62,27 @@ def completed(result: Result) -> Pending[Result]:
     return Pending(lambda: result)
 
 
+@dataclass(frozen=True, slots=True)
+class Jobs(Generic[Item, Result]):
+    """Jobs of many tasks, which the driver submits for an item if the result of its task `asks` for them.
+
+    `run` gets the item, that result, and the number of task slots to use; it returns the final result of the item.
+    """
+
+    asks: Callable[[Result], bool]
+    run: Callable[[Item, Result, int], Result]
+
+
 def _never() -> bool:
     return False
 
 
-def pack_in_rounds(weights: Sequence[int], slots: int, at_least: int = 1) -> int:
-    """Return how many tasks each slot should run, one after another: as few as the weights allow."""
-    # Few tasks are better, because the items of one task overlap, and each task costs Spark some CPU time.
-    return max(at_least, -(-sum(weights) // (_TASK_WEIGHT * slots)), -(-len(weights) // (_TASK_ITEMS * slots)))
+def _as_it_is(item: Item, _slots: LiveSlots) -> Item:
+    return item
+
+
+def _counted(items: Sequence[Any]) -> str:
+    return f"{len(items)} partitions"
 
 
 def run_on_executors(
@@ -79,17 +95,23 @@ def run_on_executors(
     in_order: bool = False,
     least_rounds: int = LEAST_ROUNDS,
     is_stopped: Callable[[], bool] = _never,
+    prepare: Callable[[Item, LiveSlots], Item] = _as_it_is,
+    jobs: Jobs[Item, Result] | None = None,
+    title: Callable[[Sequence[Item]], str] = _counted,
 ) -> Iterator[list[TaskResult[Item, Result]]]:
     """Run `items` on the executors of the SparkContext `sc`; yield the results of each task when the task finishes.
 
     `perform(item, attempt)` runs in a task; `attempt` is unique among all attempts of the application.  `group` names
-    the Spark job group of the run, with which a caller can cancel running jobs.  With `in_order` the items start in
-    their order, except for small neighbours that share a task.  Each slot runs at least `least_rounds` tasks one after
-    another; 1 is enough for short items, because each task costs Spark some CPU time.
+    the Spark job group of the run, with which a caller can cancel running jobs, and `title` the job of some items.
+    With `in_order` the items start in their order, except for small neighbours that share a task.  Each slot runs at
+    least `least_rounds` tasks one after another; 1 is enough for short items, because each task costs Spark some CPU
+    time.  After `is_stopped` returns True, no further task starts.
+
+    `prepare(item, slots)` is called when an item starts; the item that it returns is sent to the task, and is the item
+    of the result.
     """
-    slots = max(1, sc.defaultParallelism)
-    tasks = _packed(items, weight, slots, in_order=in_order, least_rounds=least_rounds)
-    return _results(sc, tasks, _Completed(perform), slots, group, is_stopped)
+    steps = _Steps(_Completed(perform), prepare, jobs, title, group, is_stopped)
+    return _results(sc, items, weight, steps, in_order=in_order, least_rounds=least_rounds)
 
 
 def run_here(items: Iterable[Item], perform: Callable[[Item, str], Result]) -> Iterator[TaskResult[Item, Result]]:
@@ -112,79 +134,190 @@ def run_pending(
     group: str,
     in_order: bool = False,
     is_stopped: Callable[[], bool] = _never,
+    prepare: Callable[[Item, LiveSlots], Item] = _as_it_is,
+    jobs: Jobs[Item, Result] | None = None,
+    title: Callable[[Sequence[Item]], str] = _counted,
 ) -> Iterator[list[TaskResult[Item, Result]]]:
     """Run `items` like `run_on_executors`, but finish each item of a task only after the next items have started."""
-    slots = max(1, sc.defaultParallelism)
-    tasks = _packed(items, weight, slots, in_order=in_order, least_rounds=1)
-    return _results(sc, tasks, start, slots, group, is_stopped)
+    steps = _Steps(start, prepare, jobs, title, group, is_stopped)
+    return _results(sc, items, weight, steps, in_order=in_order, least_rounds=1)
 
 
-def _packed(
-    items: Sequence[Item], weight: Callable[[Item], int], slots: int, *, in_order: bool, least_rounds: int
-) -> list[list[Item]]:
-    if in_order:
-        return pack_in_order(items, weight, _NEIGHBOURS_WEIGHT, most_items=_NEIGHBOURS)
-    return pack_by_weight(items, weight, slots * pack_in_rounds(list(map(weight, items)), slots, least_rounds))
+@dataclass(frozen=True, slots=True)
+class _Steps(Generic[Item, Result]):
+    """What a pool does with each item; the fields are the arguments of `run_pending`."""
+
+    start: Callable[[Item, str], Pending[Result]]
+    prepare: Callable[[Item, LiveSlots], Item]
+    jobs: Jobs[Item, Result] | None
+    title: Callable[[Sequence[Item]], str]
+    group: str
+    is_stopped: Callable[[], bool]
 
 
 def _results(
     sc: Any,
-    tasks: Sequence[list[Item]],
-    start: Callable[[Item, str], Pending[Result]],
-    slots: int,
-    group: str,
-    is_stopped: Callable[[], bool],
+    items: Sequence[Item],
+    weight: Callable[[Item], int],
+    steps: _Steps[Item, Result],
+    *,
+    in_order: bool,
+    least_rounds: int,
 ) -> Iterator[list[TaskResult[Item, Result]]]:
-    finished: queue.Queue[list[TaskResult[Item, Result]]] = queue.Queue()
-    pool = _JobThreads(slots + _WAITING_JOBS)
-    lost_alone = 0
-
-    def fail(task: list[Item], error: Exception) -> None:
-        finished.put([TaskResult(item, None, error) for item in task])
-
-    def submit(task: list[Item], lost_with: Exception | None = None) -> None:
-        nonlocal lost_alone
-        if is_stopped():
-            fail(task, NotStartedError("the run was stopped"))
-            return
-        if lost_with is not None and lost_alone >= _LOST_ALONE:
-            fail(task, lost_with)
-            return
-        if group in _given_up:
-            fail(task, _given_up[group])
-            return
-        try:
-            # Each packed task is a separate Spark job, so the driver can commit a partition as soon as its task is
-            # done.
-            sc.setJobGroup(group, f"{len(task)} partitions")
-            # The tasks use an RDD, because Catalyst needs seconds for its first plan, which is noticeable in a small
-            # run.
-            results = sc.parallelize(task, 1).mapPartitions(_TaskFunction(start)).collect()
-            finished.put([TaskResult(item, result, None) for item, result in zip(task, results, strict=True)])
-        except Exception as error:
-            # If a Python worker cannot begin, for example because the executors lack a module, no item is the
-            # cause, and no further task of the run starts.
-            if _cannot_begin(error):
-                _given_up[group] = error
-                fail(task, error)
-            elif len(task) > 1:
-                for item in task:
-                    # Items that shared a failed task are retried once, each in a separate task.
-                    pool.submit(partial(submit, [item], error))
-            else:
-                lost_alone += 1
-                fail(task, error)
-
+    if not items:
+        return
+    slots = _slots_to_start_with(sc, steps.group)
+    work: WorkQueue[Item, Result] = WorkQueue(
+        pack_items(items, weight, slots, in_order=in_order, least_rounds=least_rounds)
+    )
+    pool = _Pool(sc, steps, work, slots)
     try:
-        for task in tasks:
-            pool.submit(partial(submit, task))
-        left = sum(map(len, tasks))
+        pool.begin()
+        left = len(items)
         while left:
-            results = finished.get()
+            results = pool.finished.get()
             left -= len(results)
             yield results
     finally:
         pool.close()
+
+
+def _slots_to_start_with(sc: Any, group: str) -> LiveSlots:
+    """Return the slots of `sc`; if they cannot be read, the first job of the pool meets the same error."""
+    try:
+        return await_slots(sc, group)
+    except Exception:
+        _LOGGER.debug("the slots cannot be read", exc_info=True)
+        return LiveSlots(1)
+
+
+class _Pool(Generic[Item, Result]):
+    """Threads that submit the jobs of a queue and wait for their results.
+
+    They are daemon threads, because Spark never answers a job that arrives while Spark is stopping.  Python's own pool
+    would wait for such a thread at the end of the process.
+    """
+
+    def __init__(self, sc: Any, steps: _Steps[Item, Result], work: WorkQueue[Item, Result], slots: LiveSlots) -> None:
+        self.finished: queue.Queue[list[TaskResult[Item, Result]]] = queue.Queue()
+        self._sc = sc
+        self._steps = steps
+        self._lock = threading.Lock()  # held while the work, the slots or the count is used
+        self._work = work
+        self._slots = slots
+        self._lost_alone = 0
+        self._closed = threading.Event()
+
+    def begin(self) -> None:
+        self._start_threads()
+        if not self._slots.is_local:
+            threading.Thread(target=self._watch, name="sediment-slots", daemon=True).start()
+
+    def close(self) -> None:
+        """Start nothing more; the threads end after their current jobs."""
+        self._closed.set()
+
+    def _watch(self) -> None:
+        while not self._closed.wait(_WATCH_SECONDS):
+            try:
+                slots = read_slots(self._sc)
+            except Exception:
+                _LOGGER.debug("the slots cannot be read any more", exc_info=True)
+                return  # Spark has stopped
+            if slots.tasks:  # without executors, the figures of the last ones are the best guess
+                with self._lock:
+                    self._slots = slots
+                self._start_threads()
+
+    def _start_threads(self) -> None:
+        while (work := self._next()) is not None:
+            threading.Thread(target=self._run, args=(work,), name="sediment-task", daemon=True).start()
+
+    def _next(
+        self, ended: FirstPhase[Item] | SecondPhase[Item, Result] | None = None
+    ) -> FirstPhase[Item] | SecondPhase[Item, Result] | None:
+        with self._lock:
+            if ended is not None:
+                self._work.end(ended)
+            return None if self._closed.is_set() else self._work.start(self._slots)
+
+    def _run(self, work: FirstPhase[Item] | SecondPhase[Item, Result] | None) -> None:
+        while work is not None:
+            if isinstance(work, FirstPhase):
+                self._first_phase(work)
+            else:
+                self._second_phase(work)
+            work = self._next(work)
+            self._start_threads()
+
+    def _fail(self, items: Sequence[Item], error: Exception) -> None:
+        self.finished.put([TaskResult(item, None, error) for item in items])
+
+    def _first_phase(self, work: FirstPhase[Item]) -> None:
+        items = work.items
+        error = self._why_not(work.lost_with)
+        if error is not None:
+            self._fail(items, error)
+            return
+        try:
+            items = [self._steps.prepare(item, self._slots) for item in items]
+            # Each packed task is a separate Spark job, so the driver can commit a partition as soon as its task is done.
+            with named_job(self._sc, self._steps.group, self._steps.title(items)):
+                # The tasks use an RDD, because Catalyst needs seconds for its first plan, which is noticeable in a
+                # small run.
+                results = self._sc.parallelize(items, 1).mapPartitions(_TaskFunction(self._steps.start)).collect()
+        except Exception as lost:
+            self._lost(items, lost)
+        else:
+            self._found(items, results)
+
+    def _found(self, items: Sequence[Item], results: Sequence[Result]) -> None:
+        done = []
+        for item, result in zip(items, results, strict=True):
+            if self._steps.jobs is not None and self._steps.jobs.asks(result):
+                with self._lock:
+                    self._work.ask(item, result)
+            else:
+                done.append(TaskResult(item, result, None))
+        if done:
+            self.finished.put(done)
+
+    def _second_phase(self, work: SecondPhase[Item, Result]) -> None:
+        assert self._steps.jobs is not None
+        item = work.item
+        if self._steps.is_stopped():
+            self._fail([item], NotStartedError("the run was stopped"))
+            return
+        try:
+            item = self._steps.prepare(item, self._slots)
+            result = self._steps.jobs.run(item, work.asked, work.slots)
+        except Exception as error:
+            self._fail([item], error)
+        else:
+            self.finished.put([TaskResult(item, result, None)])
+
+    def _why_not(self, lost_with: Exception | None) -> Exception | None:
+        """Return the error of items that do not start: after a stop, or if Spark has lost too many of them."""
+        if self._steps.is_stopped():
+            return NotStartedError("the run was stopped")
+        if lost_with is not None and self._lost_alone >= _LOST_ALONE:
+            return lost_with
+        return _given_up.get(self._steps.group)
+
+    def _lost(self, items: Sequence[Item], error: Exception) -> None:
+        # If a Python worker cannot begin, for example because the executors lack a module, no item is the cause, and no
+        # further task of the run starts.
+        if _cannot_begin(error):
+            _given_up[self._steps.group] = error
+        elif len(items) > 1:
+            with self._lock:
+                # Items that shared a failed task are retried once, each in a separate task.
+                self._work.take_again(items, error)
+            return
+        else:
+            with self._lock:
+                self._lost_alone += 1
+        self._fail(items, error)
 
 
 def _cannot_begin(error: Exception) -> bool:
@@ -193,34 +326,6 @@ def _cannot_begin(error: Exception) -> bool:
     # A worker that was killed, for example because it used too much memory, leaves no traceback.
     is_before = "Traceback (most recent call last)" in text and _OWN_FRAME not in text
     return is_before or any(said in text for said in _CANNOT_BEGIN)
-
-
-class _JobThreads:
-    """Threads that submit jobs and wait for their results.
-
-    They are daemon threads, because Spark never answers a job that arrives while Spark is stopping.  Python's own pool
-    would wait for such a thread at the end of the process.
-    """
-
-    def __init__(self, count: int) -> None:
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._is_closed = False
-        self._count = count
-        for number in range(count):
-            threading.Thread(target=self._work, name=f"sediment-task_{number}", daemon=True).start()
-
-    def submit(self, call: Callable[[], None]) -> None:
-        self._calls.put(call)
-
-    def close(self) -> None:
-        self._is_closed = True
-        for _ in range(self._count):
-            self._calls.put(None)
-
-    def _work(self) -> None:
-        while (call := self._calls.get()) is not None:
-            if not self._is_closed:
-                call()
 
 
 @dataclass(frozen=True, slots=True)

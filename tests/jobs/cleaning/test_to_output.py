@@ -374,7 +374,7 @@ def test_killed_in_the_middle_it_leaves_no_manifest_and_the_next_run_starts_over
 def one_process(monkeypatch):
     """Tasks one after the other in this process, where faults can be put under them."""
 
-    def run_in_process(_sc, items, perform, weight, *, group, is_stopped):
+    def run_in_process(_sc, items, perform, weight, *, group, is_stopped, **_more):
         assert not is_stopped()
         for number, item in enumerate(sorted(items, key=weight)):
             yield [TaskResult(pickle.loads(pickle.dumps(item)), perform(item, f"{group}.{number}"), None)]

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,6 +113,8 @@ class Standalone:
 
     url: str
     workers: dict[str, subprocess.Popen[bytes]]
+    add_worker: Callable[[str, int], None]
+    """Start another worker on an address, with a number of cores."""
 
 
 @contextmanager
@@ -144,11 +146,15 @@ def standalone(scratch: Path, *hosts: str) -> Iterator[Standalone]:
         wait_until(lambda: "I have been elected leader" in log.read_text() or master.poll() is not None)
         found = re.search(r"spark://127\.0\.0\.1:\d+", log.read_text())
         assert found is not None, log.read_text()
-        workers = {}
+        url, workers = found[0], {}
+
+        def add_worker(host: str, cores: int) -> None:
+            resources = ("--cores", str(cores), "--memory", "2g", "--work-dir", str(scratch))
+            workers[host], _ = launch("worker.Worker", "--host", host, *resources, url)
+
         for host in hosts:
-            resources = ("--cores", "1", "--memory", "1g", "--work-dir", str(scratch))
-            workers[host], _ = launch("worker.Worker", "--host", host, *resources, found[0])
-        yield Standalone(found[0], workers)
+            add_worker(host, 1)
+        yield Standalone(url, workers, add_worker)
 
 
 def is_under_way(log_dir: Path, process: subprocess.Popen[str]) -> bool:

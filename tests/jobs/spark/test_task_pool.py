@@ -12,8 +12,6 @@ from sediment.jobs.spark import task_pool
 from sediment.jobs.spark.task_pool import (
     NotStartedError,
     Pending,
-    _packed,
-    pack_in_rounds,
     run_here,
     run_on_executors,
     run_pending,
@@ -52,14 +50,6 @@ def test_nothing_to_do_starts_nothing(sc):
     assert list(run_on_executors(sc, [], double, lambda work: work, group="g")) == []
 
 
-def test_in_order_small_neighbours_share_a_task_and_nothing_changes_places():
-    mib = 1 << 20
-    works = [*[1] * 20, 40 * mib, 30 * mib, 30 * mib, 500 * mib, 1]
-    packed = _packed(works, lambda work: work, 2, in_order=True, least_rounds=1)
-    assert [work for task in packed for work in task] == works
-    assert [len(task) for task in packed] == [8, 8, 5, 2, 1, 1]
-
-
 def launched(_work, _attempt):
     """Spark counts the attempts of tasks in the order in which it launches them."""
     return TaskContext.get().taskAttemptId()
@@ -75,23 +65,6 @@ def test_in_order_the_first_begins_before_the_heaviest_at_the_end(sc):
     begun = {answer.item: answer.result for answer in answers}
     assert len(answers) == len(works)
     assert begun[3] < begun[90]
-
-
-@pytest.mark.parametrize(
-    ("weights", "slots", "expected"),
-    [
-        ([], 2, 1),
-        ([1] * 8, 2, 1),
-        ([GIB // 2] * 8, 2, 1),
-        ([GIB // 2] * 9, 2, 2),
-        ([1] * 256, 2, 1),
-        ([1] * 257, 2, 2),
-        ([100 * GIB] * 3, 4, 38),
-    ],
-)
-def test_tasks_are_as_few_as_their_size_allows(weights, slots, expected):
-    assert pack_in_rounds(weights, slots) == expected
-    assert pack_in_rounds(weights, slots, 4) == max(expected, 4)
 
 
 LOG = []
@@ -174,7 +147,7 @@ class Gone:
     """A SparkContext whose JVM has died."""
 
     def __init__(self):
-        self.defaultParallelism = 2
+        self.defaultParallelism, self.master = 2, "local[2]"
         self.asked = 0
 
     def setJobGroup(self, *_):
@@ -196,7 +169,7 @@ import threading
 from sediment.jobs.spark.task_pool import run_on_executors
 
 class Stopping:
-    defaultParallelism = 1
+    defaultParallelism, master = 1, "local[1]"
     asked = threading.Event()
 
     def setJobGroup(self, *_):

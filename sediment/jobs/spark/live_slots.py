@@ -1,0 +1,88 @@
+"""Task slots and executors of a SparkContext at one moment; both change while a run goes on.
+
+On a cluster, executors register after the context has started.  They leave when a host is lost, and come and go with
+dynamic allocation.  `defaultParallelism` is no measure of them: it is at least 2, and a setting can override it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from sediment.jobs.spark.job_names import JOB_PROPERTIES, named_job
+
+FEWEST_IN_FLIGHT = 16
+"""Tasks that wait or run on a cluster, even if it has fewer slots, because Spark adds executors only for tasks that
+wait."""
+
+_IN_THIS_PROCESS = re.compile(r"local(\[|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class LiveSlots:
+    """`tasks` is the number of tasks that can run at the same time, on all `executors` together.
+
+    `is_elastic` is True with dynamic allocation.  `executors_on_host` counts the executors of the host that has most.
+    """
+
+    tasks: int
+    executors: int = 1
+    is_local: bool = False
+    is_elastic: bool = False
+    executors_on_host: int = 1
+
+    @property
+    def to_plan_for(self) -> int:
+        """Task slots for which to cut work that is cut once; more than there are now, because a cluster may grow."""
+        return self.tasks if self.is_local else max(FEWEST_IN_FLIGHT, self.tasks)
+
+    @property
+    def of_executor(self) -> int:
+        """Task slots of one executor, rounded up."""
+        return max(1, -(-self.tasks // max(1, self.executors)))
+
+
+def is_local(sc: Any) -> bool:
+    """Return True if tasks run in the driver's process; `local-cluster` is a cluster."""
+    return _IN_THIS_PROCESS.match(str(sc.master)) is not None
+
+
+def read_slots(sc: Any) -> LiveSlots:
+    """Return the slots of `sc` now; a cluster has none until an executor has registered."""
+    if is_local(sc):
+        return LiveSlots(max(1, sc.defaultParallelism), is_local=True)
+    scala = sc._jsc.sc()
+    settings = scala.conf()
+    # Names "host:port" of the block managers, including the driver's.
+    addresses = str(scala.getExecutorMemoryStatus().keys().mkString(" ")).split()
+    hosts = Counter(address.rpartition(":")[0] for address in addresses)
+    hosts[str(settings.get("spark.driver.host"))] -= 1
+    return LiveSlots(
+        tasks=int(scala.maxNumConcurrentTasks(scala.resourceProfileManager().defaultResourceProfile())),
+        executors=int(scala.getExecutorIds().size()),
+        is_elastic=bool(settings.getBoolean("spark.dynamicAllocation.enabled", False)),
+        executors_on_host=max(1, *hosts.values()),
+    )
+
+
+def await_slots(sc: Any, group: str) -> LiveSlots:
+    """Return the slots of `sc` as soon as there is at least one; the wait is a Spark job of the group `group`.
+
+    The tasks of the job do nothing, and need no Python worker.  They make dynamic allocation start the first executors,
+    whose cores and number the first task with work depends on.
+    """
+    slots = read_slots(sc)
+    if slots.tasks:
+        return slots
+    before = {key: sc.getLocalProperty(key) for key in JOB_PROPERTIES}
+    try:
+        while not slots.tasks:
+            with named_job(sc, group, "wait for executors"):
+                sc.parallelize(range(FEWEST_IN_FLIGHT), FEWEST_IN_FLIGHT)._jrdd.count()
+            slots = read_slots(sc)
+    finally:
+        for key, value in before.items():
+            sc.setLocalProperty(key, value)
+    return slots
