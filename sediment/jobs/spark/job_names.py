@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 
-JOB_PROPERTIES = ("spark.jobGroup.id", "spark.job.description")
 _STAGE_NAME = "callSite.short"  # Spark's local property; without it, a stage is named by a line of this package
 
 

@@ -7,16 +7,19 @@ dynamic allocation.  `defaultParallelism` is no measure of them: it is at least 
 from __future__ import annotations
 
 import re
+import threading
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from sediment.jobs.spark.job_names import JOB_PROPERTIES, named_job
+from sediment.jobs.spark.job_names import named_job
 
 FEWEST_IN_FLIGHT = 16
 """Tasks that wait or run on a cluster, even if it has fewer slots, because Spark adds executors only for tasks that
 wait."""
 
+_POLL_SECONDS = 0.2
 _IN_THIS_PROCESS = re.compile(r"local(\[|$)")
 
 
@@ -68,21 +71,22 @@ def read_slots(sc: Any) -> LiveSlots:
 
 
 def await_slots(sc: Any, group: str) -> LiveSlots:
-    """Return the slots of `sc` as soon as there is at least one; the wait is a Spark job of the group `group`.
+    """Return the slots of `sc` as soon as there is one; meanwhile, a job of the group `group` waits for executors.
 
-    The tasks of the job do nothing, and need no Python worker.  They make dynamic allocation start the first executors,
-    whose cores and number the first task with work depends on.
+    The job makes dynamic allocation start the first executors.  If the job is cancelled, there may be no slot yet.
     """
     slots = read_slots(sc)
     if slots.tasks:
         return slots
-    before = {key: sc.getLocalProperty(key) for key in JOB_PROPERTIES}
-    try:
-        while not slots.tasks:
-            with named_job(sc, group, "wait for executors"):
-                sc.parallelize(range(FEWEST_IN_FLIGHT), FEWEST_IN_FLIGHT)._jrdd.count()
-            slots = read_slots(sc)
-    finally:
-        for key, value in before.items():
-            sc.setLocalProperty(key, value)
+    # The first task with work depends on the cores and the number of the executors, so this job has no work.
+    waiting = threading.Thread(target=_wait, args=(sc, group), name="sediment-wait", daemon=True)
+    waiting.start()
+    while not slots.tasks and waiting.is_alive():
+        waiting.join(_POLL_SECONDS)
+        slots = read_slots(sc)
     return slots
+
+
+def _wait(sc: Any, group: str) -> None:
+    with suppress(Exception), named_job(sc, group, "wait for executors"):
+        sc.parallelize(range(FEWEST_IN_FLIGHT), FEWEST_IN_FLIGHT)._jrdd.count()

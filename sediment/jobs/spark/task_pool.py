@@ -1,7 +1,7 @@
 """Pool of Spark tasks: items packed by weight, results in the order in which the tasks finish.
 
-The module `work_queue` decides what starts next.  Each job is submitted by a thread; on a cluster, a thread that watches
-the slots adds such threads when executors have registered.
+The module `work_queue` decides what starts next.  Each job is submitted by a thread; on a cluster, a thread that
+watches the slots adds such threads when executors have registered.
 
 Invariant: every item has exactly one result, or the error with which Spark gave up on its task.
 """
@@ -261,7 +261,8 @@ class _Pool(Generic[Item, Result]):
             return
         try:
             items = [self._steps.prepare(item, self._slots) for item in items]
-            # Each packed task is a separate Spark job, so the driver can commit a partition as soon as its task is done.
+            # Each packed task is a separate Spark job, so the driver can commit a partition as soon as its task is
+            # done.
             with named_job(self._sc, self._steps.group, self._steps.title(items)):
                 # The tasks use an RDD, because Catalyst needs seconds for its first plan, which is noticeable in a
                 # small run.
