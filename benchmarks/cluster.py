@@ -1,7 +1,8 @@
-"""`compact` on a standalone cluster of 1, 2 and 4 workers with one core each, all on this machine.
+"""`compact` on standalone clusters of 1, 2, 4 and 8 workers with one core each, and with as many slots in the driver.
 
-    partitions   8 partitions of 500 MB, each cleaned by one task
-    splits       one partition of 4 GB, cleaned in splits, which shuffle their keys
+    large    8 partitions of 500 MB, each cleaned by one task
+    small    2,000 partitions of 1 MB
+    splits   one partition of 4 GB, cleaned in splits, which shuffle their keys
 
 The master and the workers are processes of Spark's own; the driver runs in this process.  A first run on each cluster
 is not counted.  Every run includes all syncs.  Workers beyond the number of cores share them, so their rows show the
@@ -23,6 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -34,17 +36,18 @@ from benchmarks.generate import GROWING, Shape, write_partition
 from benchmarks.measure import GIGABYTE, MEGABYTE, RESULTS, Run, machine, run_compact, spread
 from benchmarks.reporting.pages import fill_page, markdown_table
 from sediment.compaction.strategy import Strategy
+from sediment.jobs.spark.live_slots import read_slots
 from sediment.jobs.spark.session import spark_context
 
 PAGE = RESULTS / "scale.md"
 MARK = "cluster"
-WORKERS = (1, 2, 4)
+SLOTS = (1, 2, 4, 8)
 RECORD_BYTES, VALUE_BYTES, SEGMENT_BYTES = 116, 90, 100 * MEGABYTE
 EXECUTOR_MEMORY = "1g"
 _START_SECONDS = 60
 _LOOK_SECONDS = 0.1
 _DEPLOY = "org.apache.spark.deploy"
-HEAD = ("data", "workers", "seconds", "processor s", "driver, s", "processor s of the driver", "shuffled, MB")
+HEAD = ("data", "slots", "where", "tasks", "seconds", "CPU s", "driver, s", "CPU s of the driver", "shuffled, MB")
 
 
 @dataclass(frozen=True)
@@ -66,9 +69,10 @@ class Data:
 
 def all_data(scale: float) -> tuple[Data, ...]:
     """Return the data; `scale` reduces its bytes."""
-    each, whole = int(GIGABYTE / 2 * scale), int(4 * GIGABYTE * scale)
+    each, small, whole = int(GIGABYTE / 2 * scale), int(2000 * scale), int(4 * GIGABYTE * scale)
     return (
-        Data(f"8 × {each // MEGABYTE} MB, one task each", 8, each, Strategy.WHOLE),
+        Data(f"8 × {each // MEGABYTE} MB", 8, each, Strategy.WHOLE),
+        Data(f"{small:,} × 1 MB", small, MEGABYTE, Strategy.WHOLE),
         Data(f"{whole / GIGABYTE:g} GB in splits", 1, whole, Strategy.SPLIT),
     )
 
@@ -134,29 +138,36 @@ def _settings(_given: Mapping[str, str]) -> Mapping[str, str]:
     }
 
 
-def measure(data: Data, workers: int, rounds: int, scratch: Path) -> list[Run]:
-    """Return the runs of `compact` on a cluster of `workers`; the first run is not counted.
+@contextmanager
+def on_cluster(workers: int, scratch: Path) -> Iterator[Any]:
+    """Yield a SparkContext on a cluster of `workers`, all of which have registered.
 
     Raises:
         RuntimeError: the cluster does not start.
     """
-    log_dir = scratch / "logs"
     with (
         tempfile.TemporaryDirectory(dir=scratch) as folder,
         cluster(workers, Path(folder)) as url,
         spark_context(url, "sediment cluster benchmark", _settings) as sc,
     ):
-        while len(sc._jsc.sc().statusTracker().getExecutorInfos()) < workers + 1:  # the driver counts as one
+        while read_slots(sc).executors < workers:
             time.sleep(_LOOK_SECONDS)
-        sets = [f"segment.bytes={SEGMENT_BYTES}", "min.compaction.lag.ms=0"]
-        return [run_compact(sc, log_dir, data.strategy, sets) for _ in range(rounds + 1)][1:]
+        yield sc
 
 
-def row(data: Data, workers: int, runs: Sequence[Run]) -> tuple[str, ...]:
-    """Return the row of one cluster."""
+def measure(data: Data, sc: Any, rounds: int, scratch: Path) -> list[Run]:
+    """Return the runs of `compact` in `sc`; the first run is not counted."""
+    sets = [f"segment.bytes={SEGMENT_BYTES}", "min.compaction.lag.ms=0"]
+    return [run_compact(sc, scratch / "logs", data.strategy, sets) for _ in range(rounds + 1)][1:]
+
+
+def row(data: Data, slots: int, where: str, runs: Sequence[Run]) -> tuple[str, ...]:
+    """Return the row of one place."""
     return (
         data.title,
-        str(workers),
+        str(slots),
+        where,
+        f"{statistics.median(run.tasks for run in runs):.0f}",
         spread([run.seconds for run in runs]),
         f"{statistics.median(run.cpu_seconds for run in runs):.1f}",
         f"{statistics.median(run.driver_seconds for run in runs):.2f}",
@@ -179,9 +190,15 @@ def main() -> None:
         with tempfile.TemporaryDirectory(prefix="sediment-cluster-", dir=given.scratch) as name:
             scratch = Path(name)
             data.make(scratch / "logs")
-            for workers in WORKERS:
-                rows.append(row(data, workers, measure(data, workers, given.rounds, scratch)))
-                print(" ".join(rows[-1]), file=sys.stderr, flush=True)
+            for slots in SLOTS:
+                places = {
+                    "the driver": spark_context(f"local[{slots}]", "sediment cluster benchmark", _settings),
+                    "a cluster": on_cluster(slots, scratch),
+                }
+                for where, place in places.items():
+                    with place as sc:
+                        rows.append(row(data, slots, where, measure(data, sc, given.rounds, scratch)))
+                    print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
     table = Table(*HEAD)
     for each in rows:
         table.add_row(*each)

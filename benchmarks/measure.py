@@ -53,6 +53,7 @@ class Run:
     `worker_bytes` is the peak memory of the largest Python worker; `grown_bytes` is the part above its own memory
     before the run.  `shuffled_bytes` were written by all tasks, batch flags included.  `driver_seconds` is the time of
     listing and commits, which may run while tasks clean; `driver_cpu_seconds` is the CPU time of the Python driver.
+    `tasks` counts Spark's tasks of all stages.
     """
 
     strategy: str
@@ -63,6 +64,7 @@ class Run:
     worker_bytes: int
     grown_bytes: int
     shuffled_bytes: int
+    tasks: int
     messages_written: int
     bytes_before: int
     bytes_after: int
@@ -84,6 +86,7 @@ def run_compact(sc: Any, log_dir: Path, strategy: Strategy | None, sets: Sequenc
     assert not report.failed, next(found for found in report.partitions if found.status != "compacted")
     ways = {str(partition.strategy) for partition in report.partitions}
     shutil.rmtree(copy)
+    shuffled_bytes, tasks = _spark_figures(sc, report.run_id)
     return Run(
         strategy=" and ".join(sorted(ways)),
         seconds=seconds,
@@ -92,7 +95,8 @@ def run_compact(sc: Any, log_dir: Path, strategy: Strategy | None, sets: Sequenc
         driver_cpu_seconds=driver_cpu_seconds,
         worker_bytes=max(peaks.values(), default=0),
         grown_bytes=max((peak - at_rest.get(pid, 0) for pid, peak in peaks.items()), default=0),
-        shuffled_bytes=_shuffled_bytes(sc, report.run_id),
+        shuffled_bytes=shuffled_bytes,
+        tasks=tasks,
         messages_written=sum(partition.messages_written for partition in report.partitions),
         bytes_before=sum(partition.bytes_before for partition in report.partitions),
         bytes_after=sum(partition.bytes_after for partition in report.partitions),
@@ -110,12 +114,14 @@ def linked(log_dir: Path, target: Path) -> Path:
     return target
 
 
-def _shuffled_bytes(sc: Any, group: str) -> int:
+def _spark_figures(sc: Any, group: str) -> tuple[int, int]:
+    """Return the shuffled bytes and the number of tasks of a job group."""
     scala = sc._jsc.sc()
     scala.listenerBus().waitUntilEmpty()
     tracker = sc.statusTracker()
-    stages = {stage for job in tracker.getJobIdsForGroup(group) for stage in tracker.getJobInfo(job).stageIds}
-    return sum(int(scala.statusStore().lastStageAttempt(stage).shuffleWriteBytes()) for stage in stages)
+    numbers = {stage for job in tracker.getJobIdsForGroup(group) for stage in tracker.getJobInfo(job).stageIds}
+    stages = [scala.statusStore().lastStageAttempt(number) for number in numbers]
+    return sum(int(stage.shuffleWriteBytes()) for stage in stages), sum(int(stage.numTasks()) for stage in stages)
 
 
 # --------------------------------------------------------------------------------------------------------- processes
