@@ -18,7 +18,7 @@ from typing import Any
 from sediment.jobs.spark.cgroups import CGROUPS, OWN_CGROUPS, own_folders, read_text
 from sediment.jobs.spark.live_slots import LiveSlots
 
-_LEAST_BYTES = 64 << 20  # what a Python worker has in any case
+_LEAST_BYTES = 16 << 20  # for the keys of a small log; splits need no less
 _MIB = 1 << 20
 
 

@@ -113,8 +113,8 @@ class Standalone:
 
     url: str
     workers: dict[str, subprocess.Popen[bytes]]
-    add_worker: Callable[[str, int], None]
-    """Start another worker on an address, with a number of cores."""
+    add_worker: Callable[..., None]
+    """Start another worker on an address, with a number of cores, and its memory for executors."""
 
 
 @contextmanager
@@ -148,8 +148,8 @@ def standalone(scratch: Path, *hosts: str) -> Iterator[Standalone]:
         assert found is not None, log.read_text()
         url, workers = found[0], {}
 
-        def add_worker(host: str, cores: int) -> None:
-            resources = ("--cores", str(cores), "--memory", "2g", "--work-dir", str(scratch))
+        def add_worker(host: str, cores: int, memory: str = "2g") -> None:
+            resources = ("--cores", str(cores), "--memory", memory, "--work-dir", str(scratch))
             workers[host], _ = launch("worker.Worker", "--host", host, *resources, url)
 
         for host in hosts:

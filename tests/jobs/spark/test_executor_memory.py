@@ -29,7 +29,7 @@ SLOTS = LiveSlots(200, 50)
         (replace(PLAIN, python_bytes=8 * GIB, overhead_bytes=GIB), GIB, "spark.executor.pyspark.memory over 4"),
         (replace(PLAIN, overhead_bytes=4 * GIB), GIB // 2, "spark.executor.memoryOverhead over 4"),
         (PLAIN, 15 * GIB // 8, "host or container beside"),
-        (replace(PLAIN, heap_bytes=32 * GIB), 64 << 20, "host or container beside"),
+        (replace(PLAIN, heap_bytes=32 * GIB), 16 << 20, "host or container beside"),
     ],
 )
 def test_the_first_limit_that_is_known_counts(executor: ExecutorMemory, expected: int, words: str) -> None:
