@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from sediment.compaction.strategy import Resources, Strategy
 from sediment.jobs.cleaning.options import CleaningTask
-from sediment.jobs.spark.executor_memory import ExecutorMemory, host_memory_bytes, read_executor_memory, task_memory
+from sediment.jobs.spark.executor_memory import ExecutorMemory, own_host, read_executor_memory, task_memory
 from sediment.jobs.spark.live_slots import LiveSlots, is_local
 from sediment.jobs.spark.slots import available_slots
 from sediment.segment_io.errors import CorruptBatchError, NoSpaceError
@@ -73,7 +73,7 @@ def task_resources(task: CleaningTask) -> Resources:
         return replace(resources, task_memory_bytes=min(resources.task_memory_bytes, asked_bytes))
     if asked_bytes < INT64_MAX:
         return replace(resources, task_memory_bytes=asked_bytes, memory_source="sediment.task.memory.bytes")
-    memory = task_memory(task.executor, host_memory_bytes())
+    memory = task_memory(task.executor, own_host())
     return replace(resources, task_memory_bytes=memory.bytes, memory_source=memory.source)
 
 

@@ -2,7 +2,8 @@
 
     spark.executor.pyspark.memory   if it is set
     spark.executor.memoryOverhead   on YARN, whose containers have the heap and this overhead
-    the container or host           otherwise: its cgroup's limit or its memory, without the heaps of the executors
+    the container or host           otherwise: its cgroup's limit or its memory, without the heaps of the executors that
+                                    its CPUs allow
 
 Half of it is divided among the task slots; the other half is for buffers, the page cache and the JVM.  The driver knows
 the settings, and the task finds the limits of the host that it runs on.
@@ -17,6 +18,7 @@ from typing import Any
 
 from sediment.jobs.spark.cgroups import CGROUPS, OWN_CGROUPS, own_folders, read_text
 from sediment.jobs.spark.live_slots import LiveSlots
+from sediment.jobs.spark.slots import available_slots
 
 _LEAST_BYTES = 16 << 20  # for the keys of a small log; splits need no less
 _MIB = 1 << 20
@@ -49,17 +51,26 @@ class TaskMemory:
     source: str
 
 
-def task_memory(executor: ExecutorMemory, host_bytes: int) -> TaskMemory:
-    """Return the memory of a task on a host, or in a container, that has `host_bytes`."""
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What the host, or the container, of an executor has."""
+
+    memory_bytes: int
+    cpus: int
+
+
+def task_memory(executor: ExecutorMemory, host: Host) -> TaskMemory:
+    """Return the memory of a task of an executor that runs on `host`."""
     over = f"over {executor.tasks} task slots of an executor"
     if executor.python_bytes is not None:
         return _half(executor.python_bytes, executor.tasks, f"spark.executor.pyspark.memory {over}")
     if executor.overhead_bytes is not None:
         return _half(executor.overhead_bytes, executor.tasks, f"spark.executor.memoryOverhead {over}")
-    on_host = executor.executors_on_host
-    beside_bytes = host_bytes - on_host * executor.heap_bytes
+    # Executors that will register later also need their share, so the CPUs count, and not only the executors of now.
+    on_host = max(executor.executors_on_host, host.cpus // executor.tasks)
+    beside_bytes = host.memory_bytes - on_host * executor.heap_bytes
     if on_host > 1:
-        over += f", {on_host} of them on a host"
+        over += f", {on_host} of them on a host of {host.cpus} CPUs"
     what = f"the executor's host or container beside {executor.heap_bytes} bytes of heap, {over}"
     return _half(beside_bytes, executor.tasks * on_host, what)
 
@@ -68,14 +79,14 @@ def _half(all_bytes: int, tasks: int, what: str) -> TaskMemory:
     return TaskMemory(max(all_bytes // 2 // tasks, _LEAST_BYTES), f"half of the {max(all_bytes, 0)} bytes of {what}")
 
 
-def host_memory_bytes(cgroups: Path = CGROUPS, own_cgroups: Path = OWN_CGROUPS) -> int:
-    """Return the memory of this host, or less if a cgroup of this process limits it."""
+def own_host(cgroups: Path = CGROUPS, own_cgroups: Path = OWN_CGROUPS) -> Host:
+    """Return the memory and the CPUs of this host, or less if a cgroup of this process limits them."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for folder, is_first_version in own_folders("memory", cgroups, own_cgroups):
         limit = read_text(folder / ("memory.limit_in_bytes" if is_first_version else "memory.max")).strip()
         if limit.isdecimal():
             limits.append(int(limit))
-    return min(limits)
+    return Host(min(limits), available_slots(cgroups, own_cgroups))
 
 
 def read_executor_memory(sc: Any) -> ExecutorMemory:

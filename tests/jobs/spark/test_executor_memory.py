@@ -11,7 +11,7 @@ from sediment.compaction.config import CompactionConfig
 from sediment.jobs.cleaning import estimates
 from sediment.jobs.cleaning.estimates import Shares, task_resources
 from sediment.jobs.cleaning.options import CleaningTask, CompactOptions
-from sediment.jobs.spark.executor_memory import ExecutorMemory, host_memory_bytes, task_memory
+from sediment.jobs.spark.executor_memory import ExecutorMemory, Host, own_host, task_memory
 from sediment.jobs.spark.live_slots import LiveSlots
 from sediment.jobs.spark.task_environment import RateLimit
 from sediment.segment_io.format.names import TopicPartition
@@ -21,6 +21,7 @@ from sediment.segment_io.partition.listing import LogListing
 GIB = 1 << 30
 PLAIN = ExecutorMemory(None, None, GIB)
 SLOTS = LiveSlots(200, 50)
+HOST = Host(16 * GIB, 4)
 
 
 @pytest.mark.parametrize(
@@ -33,19 +34,25 @@ SLOTS = LiveSlots(200, 50)
     ],
 )
 def test_the_first_limit_that_is_known_counts(executor: ExecutorMemory, expected: int, words: str) -> None:
-    found = task_memory(executor.at(SLOTS), 16 * GIB)
+    found = task_memory(executor.at(SLOTS), HOST)
     assert found.bytes == expected
     assert words in found.source
 
 
 def test_executors_share_their_host() -> None:
     two = replace(PLAIN.at(SLOTS), executors_on_host=2)
-    assert task_memory(two, 16 * GIB).bytes == 14 * GIB // 16
-    assert "2 of them on a host" in task_memory(two, 16 * GIB).source
+    assert task_memory(two, HOST).bytes == 14 * GIB // 16
+    assert "2 of them on a host" in task_memory(two, HOST).source
+
+
+def test_executors_that_the_cpus_of_a_host_allow_have_their_share_before_they_register() -> None:
+    found = task_memory(PLAIN.at(LiveSlots(4, 1)), Host(64 * GIB, 16))
+    assert found.bytes == 60 * GIB // 32
+    assert "4 of them on a host of 16 CPUs" in found.source
 
 
 def test_more_executors_of_the_same_kind_change_nothing() -> None:
-    few, many = (task_memory(PLAIN.at(LiveSlots(4 * n, n)), 16 * GIB) for n in (1, 500))
+    few, many = (task_memory(PLAIN.at(LiveSlots(4 * n, n)), HOST) for n in (1, 500))
     assert few == many
 
 
@@ -56,11 +63,11 @@ def test_the_limit_of_a_container_counts(tmp_path: Path, own: str, name: str) ->
     folder = tmp_path / ("pod" if own.startswith("0") else "memory/pod")
     folder.mkdir(parents=True)
     (tmp_path / "own").write_text(own + "\n")
-    whole = host_memory_bytes(tmp_path, tmp_path / "own")
+    whole = own_host(tmp_path, tmp_path / "own").memory_bytes
     (folder / name).write_text("268435456\n")
-    assert host_memory_bytes(tmp_path, tmp_path / "own") == 256 << 20 < whole
+    assert own_host(tmp_path, tmp_path / "own").memory_bytes == 256 << 20 < whole
     (folder / name).write_text("max\n")
-    assert host_memory_bytes(tmp_path, tmp_path / "own") == whole
+    assert own_host(tmp_path, tmp_path / "own").memory_bytes == whole
 
 
 def given(slots: LiveSlots, executor: ExecutorMemory | None, **config: int) -> CleaningTask:
@@ -85,7 +92,7 @@ def test_on_a_cluster_the_setting_lowers_and_raises_the_memory(asked_bytes: int)
 
 def test_on_a_cluster_the_host_of_the_driver_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     task = given(SLOTS, PLAIN)
-    monkeypatch.setattr(estimates, "host_memory_bytes", lambda: 9 * GIB)  # in the task, on the executor's host
+    monkeypatch.setattr(estimates, "own_host", lambda: Host(9 * GIB, 4))  # in the task, on the executor's host
     assert task_resources(task).task_memory_bytes == GIB
     assert task_resources(task).slots == 200
 
