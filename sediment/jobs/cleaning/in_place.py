@@ -27,7 +27,8 @@ from sediment.jobs.cleaning.estimates import Shares, shares
 from sediment.jobs.cleaning.limits import Cleaned, within_limits
 from sediment.jobs.cleaning.options import CleaningTask, CompactOptions, check_apart
 from sediment.jobs.cleaning.report import is_rewritten, partly_committed, settled
-from sediment.jobs.cleaning.task import cleaning_in_splits, roll_active, start_partition, survey_partition
+from sediment.jobs.cleaning.split_jobs import cleaning_in_splits
+from sediment.jobs.cleaning.task import roll_active, start_partition, survey_partition
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.process.cancellation import RunStopped
 from sediment.jobs.reporting.error_text import describe

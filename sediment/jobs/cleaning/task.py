@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING
 
 from sediment.compaction.strategy import KeyEquality, Strategy, choose_strategy
 from sediment.compaction.write_behind import WriteBehind
@@ -21,7 +21,7 @@ from sediment.jobs.cleaning.options import KEEP, CleaningTask
 from sediment.jobs.reporting.stage_timer import CLEAN, PLAN, VIEW, StageTimer
 from sediment.jobs.rewriting.result import CleaningResult, SplitPlan, SurveyResult, result_of, to_commit
 from sediment.jobs.spark.task_environment import OnBytes, task_environment, throttled
-from sediment.jobs.spark.task_pool import Jobs, Pending, completed
+from sediment.jobs.spark.task_pool import Pending, completed
 from sediment.segment_io.errors import (
     CorruptBatchError,
     CorruptIndexError,
@@ -238,15 +238,3 @@ def roll_active(task: CleaningTask, fs: Fs) -> CleaningTask:
         return rolled
     perform_roll(roll, fs)
     return replace(task, listing=list_log(listing.partition, listing.path, fs))
-
-
-def cleaning_in_splits(sc: Any) -> Jobs[CleaningTask, CleaningResult]:
-    """Return the jobs of partitions that are cleaned in splits, in their own directories."""
-    return Jobs(CleaningResult.asks_for_splits, partial(_cleaned_in_splits, sc))
-
-
-def _cleaned_in_splits(sc: Any, task: CleaningTask, asked: CleaningResult, slots: int) -> CleaningResult:
-    # Imported late, because this module compiles kernels that the driver needs only for splits.
-    from sediment.jobs.cleaning.splits import clean_in_place
-
-    return clean_in_place(sc, task, asked, slots)

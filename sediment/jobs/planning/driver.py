@@ -16,7 +16,8 @@ from sediment.engine.directory.uncleanable import read_uncleanable
 from sediment.jobs.cleaning.estimates import SAMPLE_BYTES, Shares, find_resources, shares
 from sediment.jobs.cleaning.options import CleaningTask, CompactOptions
 from sediment.jobs.cleaning.report import quarantined, settled
-from sediment.jobs.cleaning.task import clean_partition, cleaning_in_splits
+from sediment.jobs.cleaning.split_jobs import cleaning_in_splits
+from sediment.jobs.cleaning.task import clean_partition
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.planning.report import CLEANABLE, PartitionPlan
