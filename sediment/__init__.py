@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from sediment.jobs.recovering.report import RecoveryRunReport
     from sediment.jobs.reencode import ReencodeRunReport
     from sediment.jobs.reporting.run_report import CompactionRunReport, RunReport
-    from sediment.jobs.restore import RestoreRunReport
+    from sediment.jobs.restoring.report import RestoreRunReport
     from sediment.jobs.snapshot import SnapshotReport
     from sediment.jobs.vacuum import VacuumRunReport
     from sediment.jobs.verifying.report import VerificationReport
@@ -106,7 +106,7 @@ if not TYPE_CHECKING:
         "sediment.jobs.recovering.report": ("RecoveryRunReport",),
         "sediment.jobs.reencode": ("ReencodeRunReport",),
         "sediment.jobs.reporting.run_report": ("CompactionRunReport", "RunReport"),
-        "sediment.jobs.restore": ("RestoreRunReport",),
+        "sediment.jobs.restoring.report": ("RestoreRunReport",),
         "sediment.jobs.snapshot": ("SnapshotReport",),
         "sediment.jobs.process.cancellation": ("RunStopped",),
         "sediment.jobs.verifying.report": ("VerificationReport",),

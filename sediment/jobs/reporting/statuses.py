@@ -13,3 +13,6 @@ UNCHANGED = "unchanged"
 
 STOPPED = "stopped"
 """Reason code of a partition that failed because a signal ended the run; tables show it as the status."""
+
+STOPPED_BEFORE_DONE = (STOPPED, "the run was stopped before this partition was done")
+"""Reason code and text."""
