@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from sediment.jobs.reporting.columns import TableColumn, change_column, name_and_status, offset_column, status_counts
 from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, SKIPPED, PartitionOutcome, RunReport
 from sediment.jobs.reporting.screen import Screen
-
-if TYPE_CHECKING:
-    pass
-
 
 EXPIRED = "expired"
 

@@ -24,6 +24,8 @@ from sediment.jobs.delta_lake import paths
 from sediment.jobs.expire import ExpireOptions
 from sediment.jobs.expire import expire as run_expire
 from sediment.jobs.expiring import archive as archives
+from sediment.jobs.expiring import archive_table, archive_task
+from sediment.jobs.expiring.archive_table import ArchiveTable, archive_schema
 from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
@@ -134,16 +136,18 @@ def test_records_of_old_message_formats_are_counted_one_by_one(tmp_path, archive
 def test_the_rows_of_each_segment_are_counted_at_a_path_and_at_a_uri(tmp_path, monkeypatch, name_of, is_remote):
     make_log(tmp_path / "logs", times_ms=(OLD_MS, NOW_MS))
     if is_remote:
-        for module in (archives, paths):
+        for module in (archive_table, archive_task, paths):
             monkeypatch.setattr(module, "local_directory", lambda _: None)
     partition = TopicPartition("orders", 0)
-    table = archives._Archive(name_of(tmp_path / "an archive"))
+    table = ArchiveTable(name_of(tmp_path / "an archive"))
     digests = {}
     for work in archives._works((tmp_path / "logs", partition), [0, 5], "run", Fs()):
-        digests[work.base_offset] = archives._measure(work).digest
+        digests[work.base_offset] = archive_task._measure(work).digest
         for found in plan_slices(work.source, ALL, Fs()):
             task = ScanTask(found, ALL)
-            with archives._Files(archives.WriteWork(work, digests[work.base_offset], task, table.path), "0") as files:
+            with archive_task._Files(
+                archive_task.WriteWork(work, digests[work.base_offset], task, table.path), "0"
+            ) as files:
                 for batch in read_table(TableRequest(), TableTask(scan_tasks=(task,)), Fs()):
                     files.add(batch)
             table.commit(files.written, [f"segment-{work.base_offset}"], "run")
@@ -311,14 +315,14 @@ def test_of_two_replicas_that_are_archived_at_once_the_later_one_is_left_to_anot
     other = tmp_path / "copy"
     write_segment(other / NAME, 0, records_of(*range(3)))
     (other / ".kafka_cleanshutdown").touch()
-    commit = archives._Archive.commit
+    commit = ArchiveTable.commit
 
     def commit_second(self, *given):
-        with patch.object(archives._Archive, "commit", commit):
+        with patch.object(ArchiveTable, "commit", commit):
             run(other, archive)
         commit(self, *given)
 
-    with patch.object(archives._Archive, "commit", commit_second):
+    with patch.object(ArchiveTable, "commit", commit_second):
         report = expire(log_dir, "--archive", archive).partitions()[NAME]
     assert report["status"] == "failed" and "nothing was deleted; run again" in report["reason"]
     assert expire(log_dir, "--archive", archive).partitions()[NAME]["status"] == "expired"
@@ -382,7 +386,7 @@ def test_a_table_of_something_else_is_refused(log_dir, archive):
 
 @pytest.mark.parametrize("rule", ["NOT NULL", "constraint", "type"])
 def test_a_table_whose_rules_records_would_break_is_refused(log_dir, archive, rule):
-    schema = archives._schema()
+    schema = archive_schema()
     if rule == "NOT NULL":
         schema = schema.append(pa.field("owner", pa.string(), nullable=False))
     elif rule == "type":
