@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sediment.jobs.cloning.check import CopyCheckReport
     from sediment.jobs.cloning.report import CloneRunReport
     from sediment.jobs.doctor import DoctorReport
-    from sediment.jobs.dump import TableDump
+    from sediment.jobs.dumping.table_dump import TableDump
     from sediment.jobs.erasing.check_evidence import CheckReport
     from sediment.jobs.erasing.report import EraseRunReport
     from sediment.jobs.expiring.report import ExpiryRunReport
@@ -96,7 +96,7 @@ if not TYPE_CHECKING:
         "sediment.jobs.cloning.check": ("CopyCheckReport",),
         "sediment.jobs.cloning.report": ("CloneRunReport",),
         "sediment.jobs.doctor": ("DoctorReport",),
-        "sediment.jobs.dump": ("TableDump",),
+        "sediment.jobs.dumping.table_dump": ("TableDump",),
         "sediment.jobs.erasing.check_evidence": ("CheckReport",),
         "sediment.jobs.erasing.report": ("EraseRunReport",),
         "sediment.jobs.expiring.report": ("ExpiryRunReport",),

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from sediment.jobs.cloning.check import CopyCheckReport
     from sediment.jobs.cloning.report import CloneRunReport
     from sediment.jobs.doctor import DoctorReport
-    from sediment.jobs.dump import TableDump
+    from sediment.jobs.dumping.table_dump import TableDump
     from sediment.jobs.erasing.check_evidence import CheckReport
     from sediment.jobs.erasing.report import EraseRunReport
     from sediment.jobs.expiring.report import ExpiryRunReport

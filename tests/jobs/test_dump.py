@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from sediment.jobs import dump as dump_module
 from sediment.jobs.dump import command
+from sediment.jobs.dumping import parquet_output
 from tests.corpus import load_case
 from tests.jobs.log_dirs import sediment_process, tree
 from tests.segments import COMMIT, batch_bytes, marker_bytes, write_segment, write_snapshot
@@ -224,7 +224,7 @@ def test_spark_writes_the_same_parquet(log_dir, tmp_path):
 
 
 def test_much_goes_through_spark_by_itself(log_dir, tmp_path, monkeypatch):
-    monkeypatch.setattr(dump_module, "DIRECT_BYTES", 10)
+    monkeypatch.setattr(parquet_output, "DIRECT_BYTES", 10)
     result = run(log_dir / "t-0" / f"{5:020d}.index", "--what", "records", "--to", tmp_path / "out")
     assert result.exit_code == 0, result.output
     assert (tmp_path / "out" / "_SUCCESS").exists()

@@ -12,6 +12,7 @@ SHOWN_CHARACTERS.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
@@ -21,10 +22,47 @@ from sediment.jobs.reporting.columns import TableColumn, text_column
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.screen import Screen
 from sediment.segment_io.format.names import by_number
-from sediment.segment_io.tables.schema import ALL_REPLICAS, Column, TableRequest
+from sediment.segment_io.partition.sources import Source
+from sediment.segment_io.tables.schema import ALL_REPLICAS, CLUSTER_TABLES, SLICED_TABLES, Column, TableRequest
 
 SHOWN_CHARACTERS = 60
 _MOST_EMPTY = 10
+
+# Columns that the table for people shows without --columns.  Tables that are not listed here show all columns.
+_SHOWN = {
+    "records": ("topic", "partition", "offset", "timestamp", "key", "value", "headers"),
+    "batches": (
+        "topic",
+        "partition",
+        "position",
+        "baseOffset",
+        "lastOffset",
+        "recordCount",
+        "magic",
+        "codec",
+        "maxTimestamp",
+        "producerId",
+        "producerEpoch",
+        "baseSequence",
+        "transactional",
+        "controlType",
+        "deleteHorizon",
+        "leaderEpoch",
+        "size",
+        "valid",
+    ),
+    "segments": (
+        "topic",
+        "partition",
+        "baseOffset",
+        "active",
+        "size",
+        "offsetIndexEntries",
+        "timeIndexEntries",
+        "abortedTransactions",
+        "largestTimestamp",
+    ),
+}
 
 _MAIN = frozenset(
     {
@@ -250,3 +288,27 @@ def _bytes_cell(value: bytes | None) -> str:
 
 def _short(text: str) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 1] + "…"
+
+
+def _shown(request: TableRequest) -> tuple[str, ...]:
+    own = [column.name for column in replace(request, columns=None, replicas=None).selected()]
+    shown = _SHOWN.get(request.what)
+    if shown is None:
+        return tuple(own)
+    return (*shown, *(name for name in own if name == "corruption" and request.what in SLICED_TABLES))
+
+
+def columns_for_people(request: TableRequest, sources: Sequence[Source]) -> tuple[str, ...]:
+    shown = _shown(request)
+    is_named = request.what not in CLUSTER_TABLES or request.replicas == ALL_REPLICAS
+    return _with_log_dir(shown) if is_named and len({source.directory.parent for source in sources}) > 1 else shown
+
+
+def _with_log_dir(shown: tuple[str, ...]) -> tuple[str, ...]:
+    after = shown.index("partition") + 1 if "partition" in shown else len(shown)
+    return (*shown[:after], "log_dir", *shown[after:])
+
+
+def has_chosen_columns(request: TableRequest) -> bool:
+    shown = _shown(request)
+    return request.columns not in (None, shown, _with_log_dir(shown))

@@ -121,3 +121,8 @@ def _tail(batches: Iterable[pa.RecordBatch], count: int) -> Sequence[pa.RecordBa
     if rows > count:
         kept[0] = kept[0].slice(rows - count)
     return kept
+
+
+def unreadable_text(unreadable: Sequence[UnreadableRange]) -> str:
+    size_bytes = sum(each.end_position - each.position for each in unreadable)
+    return f"{len(unreadable)} unreadable batches, {size_bytes} bytes; the first: {unreadable[0].error}"
