@@ -19,7 +19,7 @@ from sediment.version import __version__
 if TYPE_CHECKING:
     from sediment import records
     from sediment.api import LogDirectories, history, originals, vacuum
-    from sediment.jobs.adopt import AdoptionRunReport
+    from sediment.jobs.adopting.report import AdoptionRunReport
     from sediment.jobs.cloning.check import CopyCheckReport
     from sediment.jobs.cloning.report import CloneRunReport
     from sediment.jobs.doctor import DoctorReport
@@ -92,7 +92,7 @@ __all__ = [
 if not TYPE_CHECKING:
     _MODULES = {
         "sediment.api": ("LogDirectories", "history", "originals", "vacuum"),
-        "sediment.jobs.adopt": ("AdoptionRunReport",),
+        "sediment.jobs.adopting.report": ("AdoptionRunReport",),
         "sediment.jobs.cloning.check": ("CopyCheckReport",),
         "sediment.jobs.cloning.report": ("CloneRunReport",),
         "sediment.jobs.doctor": ("DoctorReport",),

@@ -11,12 +11,9 @@ if __name__ == "__main__":
 
     end_on_early_signals()  # before the slow imports
 
-import json
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from sediment.engine.clone.adoption import (
     adopt_partition,
@@ -30,56 +27,21 @@ from sediment.engine.clone.source import open_log_dir, open_source
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.jobs.adopting.nodes import NewNode, OwningNode, StoppedNode
 from sediment.jobs.adopting.options import AdoptOptions
+from sediment.jobs.adopting.report import ADOPTED, COLUMNS, AdoptionReport, AdoptionRunReport, print_report
 from sediment.jobs.command_line.confirmation import ask_on_terminal, must_ask
 from sediment.jobs.command_line.options import CommonOptions, log_command
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.process.cancellation import stop_on_signals
 from sediment.jobs.process.standard_output import error_console
-from sediment.jobs.reporting.columns import TableColumn, name_and_status, status_word, text_column
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.figures import counted
-from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, FAILED, SKIPPED, PartitionOutcome, RunReport
+from sediment.jobs.reporting.run_report import FAILED, SKIPPED
 from sediment.jobs.reporting.screen import Screen
-from sediment.jobs.reporting.statuses import STOPPED
+from sediment.jobs.reporting.statuses import STOPPED_BEFORE_DONE, UNCHANGED
 from sediment.jobs.rewriting.run import Run
 from sediment.segment_io.errors import DeclinedError, SedimentError, UsageError
-from sediment.segment_io.format.names import METADATA_PARTITION, PARTITION_METADATA_FILE, TopicPartition
+from sediment.segment_io.format.names import PARTITION_METADATA_FILE, TopicPartition
 from sediment.segment_io.internal_topics.metadata_records import metadata_record_json
-
-ADOPTED = "adopted"
-UNCHANGED = "unchanged"
-
-
-# --------------------------------------------------------------------------------------------------------------- report
-@dataclass(frozen=True, slots=True)
-class AdoptionReport(PartitionOutcome):
-    """Report of one partition; offsets are None if the partition was not loaded."""
-
-    topic_id: str | None = None
-    log_start_offset: int | None = None
-    log_end_offset: int | None = None
-    open_transactions: int = 0
-    repairs: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class AdoptionRunReport(RunReport[AdoptionReport]):
-    """Report of a run of `adopt`.
-
-    `kept` names the copies of the files that the run replaced.  `records` are the metadata records, in the form in
-    which kafka-dump-log.sh prints them.  A complete run writes these records; a dry run does not.  `server_properties`
-    is None if the node's properties file is not in the directory.
-    """
-
-    row_type: ClassVar[type] = AdoptionReport
-
-    dry_run: bool
-    cluster_id: str
-    node_id: int
-    is_complete: bool
-    server_properties: str | None
-    kept: tuple[str, ...] = field(default=(), metadata=AFTER_PARTITIONS)
-    records: tuple[dict[str, Any], ...] = field(default=(), metadata=AFTER_PARTITIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +50,6 @@ class PlannedAdoption:
     changes: tuple[str, ...]
 
 
-# -------------------------------------------------------------------------------------------------------------- the run
 def adopt(
     options: CommonOptions,
     own: AdoptOptions,
@@ -220,8 +181,7 @@ class _Adoption:
                 for each in topic.partitions:
                     name, log_dir = str(each.target), str(self._log_dir)
                     if self._run.stop.is_set():
-                        why = "the run was stopped before this partition was done"
-                        rows.append(AdoptionReport(name, log_dir, FAILED, STOPPED, why))
+                        rows.append(AdoptionReport(name, log_dir, FAILED, *STOPPED_BEFORE_DONE))
                         continue
                     try:
                         clone = self._partition(owner, topic, each)
@@ -265,72 +225,6 @@ def _adopted(name: str, log_dir: str, topic_id: str, clone: PartitionClone) -> A
         open_transactions=len(clone.open_transactions),
         repairs=clone.repairs,
     )
-
-
-# ------------------------------------------------------------------------------------------------------------- the text
-def _offsets(partition: AdoptionReport) -> str:
-    if partition.log_start_offset is None:
-        return ""
-    return f"{partition.log_start_offset:,} … {partition.log_end_offset:,}"
-
-
-COLUMNS: tuple[TableColumn[AdoptionReport], ...] = (
-    *name_and_status(status_word),
-    text_column("offsets", _offsets, rank=1),
-)
-
-
-def print_report(report: AdoptionRunReport, screen: Screen) -> None:
-    screen.partitions(report.partitions, COLUMNS, is_empty=_is_empty, dry_run=report.dry_run)
-    screen.failed(report.partitions)
-    screen.failures((p.partition, p.reason) for p in report.partitions if p.reason and p.status in (ADOPTED, SKIPPED))
-    if report.dry_run:
-        for line in _record_lines(report.records, is_for_terminal=screen.is_terminal):
-            screen.say(line)
-    for line in _summary(report):
-        screen.say(line)
-
-
-def _is_empty(partition: AdoptionReport) -> bool:
-    has_ends = partition.status == ADOPTED and partition.log_start_offset is not None
-    return has_ends and partition.log_start_offset == partition.log_end_offset
-
-
-def _record_lines(records: Sequence[Mapping[str, Any]], *, is_for_terminal: bool) -> Iterator[str]:
-    if not is_for_terminal:
-        yield from map(json.dumps, records)
-    elif records:
-        types = Counter(record["type"] for record in records)
-        numbers = ", ".join(f"{number} {name}" for name, number in types.items())
-        yield f"metadata records to write: {numbers}; a pipe, or --json, shows each of them"
-
-
-def _summary(report: AdoptionRunReport) -> Iterator[str]:
-    adopted = sum(each.status == ADOPTED for each in report.partitions)
-    found = counted(adopted, "partition")
-    if report.dry_run:
-        empty = sum(map(_is_empty, report.partitions))
-        without = f", {empty} of them empty" if empty else ""
-        yield f"{found} would be adopted by node {report.node_id}{without}"
-    elif not report.is_complete:
-        yield f"the directory was not adopted; run again to continue (run {report.run_id})"
-    elif not adopted:
-        yield f"node {report.node_id} knows every partition here; nothing changed"
-    else:
-        start = "" if report.server_properties is None else f", and {report.server_properties} starts a broker on them"
-        yield (
-            f"{found} adopted by node {report.node_id} of cluster {report.cluster_id}; the topics are on hold{start} "
-            f"(run {report.run_id})"
-        )
-        yield from _how_to_go_back(report)
-
-
-def _how_to_go_back(report: AdoptionRunReport) -> Iterator[str]:
-    logs = [name for name in report.kept if name.startswith(str(METADATA_PARTITION))]
-    if logs:
-        yield (
-            f"to go back before the node starts: remove {METADATA_PARTITION}, and unpack {logs[0]} in the log directory"
-        )
 
 
 @log_command("adopt", AdoptOptions, COLUMNS)

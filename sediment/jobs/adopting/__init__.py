@@ -1,1 +1,1 @@
-"""Adoption of log directories: the options, and the two kinds of nodes that can own a directory."""
+"""Adoption of log directories: the options, the report, and the two kinds of nodes that can own a directory."""

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sediment.jobs.adopt import AdoptionRunReport, PlannedAdoption, adopt
+from sediment.jobs.adopt import PlannedAdoption, adopt
 from sediment.jobs.adopting.options import AdoptOptions
+from sediment.jobs.adopting.report import AdoptionRunReport
 from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.settings.resolve import Settings
 from sediment.segment_io.errors import DeclinedError
