@@ -3,6 +3,7 @@
     subjects        keys, condition or table that select records, and their HMACs
     verdict_table   a table of verdicts, read from Parquet, Delta or CSV
     find_records    tasks and queries that find the records, and older records of the same keys
+    selector        the records to erase from each partition, and the action
     erasure         the rewrite of one partition by its verdicts
     report          report of a partition and of a run
 

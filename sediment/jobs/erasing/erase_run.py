@@ -16,11 +16,8 @@ A partition is committed only if each of its matching records has a verdict.
 
 from __future__ import annotations
 
-import base64
-import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from sediment.compaction.rewrite.key_set import KeySet
-from sediment.compaction.rewrite.verdicts import Action, Int64s, NotReached, Reason, Verdicts
+from sediment.compaction.rewrite.verdicts import NotReached, Reason
 from sediment.jobs.delta_lake.paths import local_directory
 from sediment.jobs.erasing.after_run import (
     ErasedPartition,
@@ -40,108 +37,32 @@ from sediment.jobs.erasing.after_run import (
     with_matches,
 )
 from sediment.jobs.erasing.erasure import EraseByKey, ErasedSegment, ErasePartition, EraseSegments, Planned
-from sediment.jobs.erasing.evidence import DONE, Subjects, document_of, hmac_of_rows, write_evidence
-from sediment.jobs.erasing.find_records import FoundRecords, KeysAt, OlderRecords, ScanRun, around
+from sediment.jobs.erasing.evidence import DONE, document_of, write_evidence
+from sediment.jobs.erasing.find_records import ScanRun
 from sediment.jobs.erasing.options import EraseOptions
-from sediment.jobs.erasing.places import (
-    NOT_VISIBLE,
-    SPARK_FILES,
-    Place,
-    Replicas,
-    places_of,
-    unchanged_sources,
-)
-from sediment.jobs.erasing.report import (
-    ERASED,
-    EraseReport,
-    EraseRunReport,
-    records_not_reached,
-)
-from sediment.jobs.erasing.subjects import (
-    Condition,
-    Keys,
-    read_condition,
-    read_keys,
-    read_replacement,
-    read_secret,
-    write_private,
-)
+from sediment.jobs.erasing.places import NOT_VISIBLE, SPARK_FILES, Place, Replicas, places_of, unchanged_sources
+from sediment.jobs.erasing.proof import Proof, named_if_not_written, write_tombstones
+from sediment.jobs.erasing.report import ERASED, EraseReport, EraseRunReport, records_not_reached
+from sediment.jobs.erasing.selector import NO_OFFSETS, ErasureSelection, ErasureSelector, read_subject
+from sediment.jobs.erasing.subjects import Condition, Keys, read_replacement, read_secret
 from sediment.jobs.erasing.suppression_file import add_to_suppression_list, check_suppression_file
-from sediment.jobs.erasing.verdict_table import (
-    DROP,
-    TOMBSTONE,
-    GivenVerdict,
-    action_of,
-    read_verdicts,
-    uniform_verdicts,
-    verdicts_of,
-)
+from sediment.jobs.erasing.verdict_table import action_of, uniform_verdicts
 from sediment.jobs.reporting.error_text import describe
-from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_report import FAILED, in_order
 from sediment.jobs.rewriting.destination import SegmentDestination
 from sediment.jobs.rewriting.partition_task import PartitionRewrite, SegmentTask, WrittenSegment
 from sediment.jobs.rewriting.planned_partition import PlannedPartition, SelectedPartition
 from sediment.jobs.rewriting.report import UNCHANGED, RewriteReport, fields_of
-from sediment.jobs.rewriting.result import CleaningResult, failure
+from sediment.jobs.rewriting.result import CleaningResult
 from sediment.jobs.rewriting.run import Run
 from sediment.jobs.rewriting.segment_rewriting import SegmentRewriting, report_fields
 from sediment.jobs.settings.directories import SelectedDirectory
-from sediment.jobs.settings.unstated_settings import POLICY_UNKNOWN
-from sediment.segment_io.errors import DeclinedError, SedimentError, StorageError, UsageError
+from sediment.segment_io.errors import DeclinedError, SedimentError, StorageError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import without_links
-from sediment.segment_io.partition.slices import Bounds
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from securesystemslib.signer import CryptoSigner
-
-OLDER_RECORDS = "older-records"
-CONDITION_FAILED = "condition-failed"
-
-_NO_OFFSETS = np.zeros(0, dtype=np.int64)
-
-_Subject = Keys | Condition | Mapping[TopicPartition, tuple[GivenVerdict, ...]]
-
-
-def _read_subject(own: EraseOptions) -> _Subject:
-    if own.keys_file is not None:
-        return read_keys(own.keys_file, own.key_format)
-    if own.where is not None:
-        return read_condition(own.where)
-    assert own.verdicts is not None
-    return read_verdicts(own.verdicts)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class _Proof:
-    file: Path
-    secret: bytes
-    signer: CryptoSigner
-
-    @classmethod
-    def load(cls, own: EraseOptions) -> _Proof:
-        """Read the secret and the key before anything changes."""
-        from sediment.jobs.erasing.envelope import load_signer
-
-        assert own.evidence is not None and own.secret_file is not None and own.signing_key is not None
-        return cls(own.evidence, read_secret(own.secret_file), load_signer(own.signing_key))
-
-    def subjects(self, subject: _Subject) -> Subjects:
-        if isinstance(subject, Keys):
-            return Subjects("keys", subject.hmacs(self.secret))
-        if isinstance(subject, Condition):
-            return Subjects("condition", subject.hmacs(self.secret))
-        rows = {str(partition): [row.offset for row in given] for partition, given in subject.items()}
-        return Subjects("verdicts", (hmac_of_rows(self.secret, rows),))
-
-
-@dataclass(frozen=True, slots=True)
-class _Selection:
-    action: str | None
-    verdicts: Verdicts
-    scanned: int | None
 
 
 @dataclass(slots=True)
@@ -172,19 +93,18 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
         register: Callable[[SparkSession], None],
     ) -> None:
         super().__init__(run, own, destination)
-        self._register = register
         self._confirm = None if own.dry_run else confirm
-        self._subject = _read_subject(own)
+        self._subject = read_subject(own)
         self._replacement = None if own.replacement is None else read_replacement(own.replacement)
-        self._selections: dict[Path, _Selection | str] = {}
+        self._selector = ErasureSelector(run, own, destination, self._subject, self._replacement, register)
+        self._selections: dict[Path, ErasureSelection | str] = {}
         """By partition directory; only the action if one scan both searches and rewrites the partition."""
-        self._older_keys: dict[Path, int] = {}
         self._scans: ScanRun | None = None
         self._erased: dict[Path, ErasedPartition] = {}
         """Partitions in which every verdict was carried out, except for records that the run could not reach."""
         self._places: tuple[Place, ...] = ()
         self._is_complete: bool | None = None
-        self._proof = None if own.evidence is None else _Proof.load(own)
+        self._proof = None if own.evidence is None else Proof.load(own)
         self._suppression_secret: bytes | None = None
         if own.suppress_out is not None:
             assert own.secret_file is not None
@@ -203,14 +123,13 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
             not_reached=self._places,
         )
 
-    # ------------------------------------------------------------------------------------------------- the selection
     def _rewrites(
         self, sc: Any, partitions: Sequence[SelectedPartition]
     ) -> Iterator[tuple[SelectedPartition, PartitionRewrite | CleaningResult]]:
         scans = self._scans = ScanRun(sc, self._run.run_id, self._run.options.now_ms, self._run.stop)
         by_path: dict[Path, SelectedPartition] = {}
         for each in partitions:
-            action = self._action_in_one_scan(each)
+            action = self._selector.action_in_one_scan(each)
             if action is None:
                 by_path[each.listing.path] = each
             else:
@@ -218,20 +137,20 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
                 yield each, EraseByKey(action_of(action), self._proof is not None)
         if not by_path:
             return
-        chosen: list[tuple[SelectedPartition, _Selection]] = []
+        chosen: list[tuple[SelectedPartition, ErasureSelection]] = []
         started = time.monotonic()
-        for each, found in self._found(scans, by_path):
+        for each, found in self._selector.found(scans, by_path):
             if isinstance(found, CleaningResult):
                 yield each, found
                 continue
-            selection = self._judged(each, found)
+            selection = self._selector.judged(each, found)
             if isinstance(selection, CleaningResult):
                 yield each, selection
             else:
                 chosen.append((each, selection))
         if isinstance(self._subject, Keys | Condition):
             self._speed.add(sum(each.listing.log_bytes() for each in by_path.values()), started)
-        for each, checked in self._without_older(scans, chosen):
+        for each, checked in self._selector.without_older(scans, chosen):
             if isinstance(checked, CleaningResult):
                 yield each, checked
                 continue
@@ -244,15 +163,6 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
                     counts_records=isinstance(self._subject, Condition),
                 ),
             )
-
-    def _action_in_one_scan(self, selected: SelectedPartition) -> str | None:
-        """Return the action if one scan can search and rewrite the partition; None if a search must come first."""
-        listing = selected.listing
-        # Before the search, it is unknown which segments must be rewritten, so the disk must have space for all of
-        # them.
-        if not isinstance(self._subject, Keys) or self._destination.free_bytes(listing) < listing.log_bytes():
-            return None
-        return self._action_for(selected)
 
     def _segment_function(self) -> Callable[[SegmentTask, str], WrittenSegment | CleaningResult]:
         return EraseSegments(KeySet.of(self._keys()), self._replacement or b"")
@@ -268,137 +178,6 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
         if in_memory:
             self._speed.add(sum(each.plan.log_bytes() for each in planned), started)
 
-    def _found(
-        self, scans: ScanRun, by_path: Mapping[Path, SelectedPartition]
-    ) -> Iterator[tuple[SelectedPartition, FoundRecords | tuple[GivenVerdict, ...] | CleaningResult]]:
-        if isinstance(self._subject, Keys):
-            partitions = [
-                (
-                    each.listing,
-                    self._destination.place_of(each.listing),
-                    each.config.compaction.max_decompressed_batch_bytes,
-                )
-                for each in by_path.values()
-            ]
-            for path, found in scans.find_keys(partitions, KeySet.of(self._subject.values)):
-                yield by_path[path], found
-            return
-        if isinstance(self._subject, Condition):
-            for path, matching in self._matching(self._subject.text, list(by_path)):
-                if isinstance(matching, CleaningResult):
-                    yield by_path[path], matching
-                else:
-                    yield by_path[path], FoundRecords(-1, matching)
-            return
-        unknown = self._subject.keys() - {each.partition for each in by_path.values()}
-        if unknown:
-            raise UsageError(
-                f"the table of verdicts names {min(unknown)}, which is not among the selected partitions",
-                advice="select this partition, or remove its rows from the table",
-            )
-        for each in by_path.values():
-            yield each, self._subject.get(each.partition, ())
-
-    def _matching(self, condition: str, directories: Sequence[Path]) -> Iterator[tuple[Path, Int64s | CleaningResult]]:
-        from sediment.jobs.erasing.condition_query import ConditionFailedError, matching_offsets
-        from sediment.jobs.spark.session import create_session
-
-        session = self._run.stack.enter_context(
-            create_session(self._run.options.master, f"sediment {self._run.command}", self._run.options.spark)
-        )
-        self._register(session)
-        for log_dir in dict.fromkeys(path.parent for path in directories):
-            groups = [[path for path in directories if path.parent == log_dir]]
-            while groups:
-                group = groups.pop()
-                try:
-                    offsets = matching_offsets(session, condition, group)
-                except ConditionFailedError as error:
-                    if len(group) > 1:
-                        groups += [[path] for path in group]
-                        continue
-                    yield group[0], failure(CONDITION_FAILED, f"Spark could not evaluate the condition: {error}")
-                    continue
-                for path in group:
-                    yield path, offsets.get(path.name, _NO_OFFSETS)
-
-    def _judged(
-        self, selected: SelectedPartition, found: FoundRecords | tuple[GivenVerdict, ...]
-    ) -> _Selection | CleaningResult:
-        action = self._action_for(selected)
-        if isinstance(found, FoundRecords):
-            if action is None and found.offsets.size:
-                return _policy_unknown(selected)
-            verdicts = uniform_verdicts(found.offsets, action or DROP, self._replacement or b"")
-            return _Selection(action, verdicts, None if found.scanned < 0 else found.scanned)
-        try:
-            given = verdicts_of(found, action, self._replacement)
-        except SedimentError as error:
-            error.partition = str(selected.partition)
-            raise
-        return _policy_unknown(selected) if given is None else _Selection(self._own.action, given, None)
-
-    def _action_for(self, selected: SelectedPartition) -> str | None:
-        if self._own.action is not None:
-            return self._own.action
-        if not selected.config.compacts and not _has_policy(selected):
-            return None
-        return TOMBSTONE if selected.config.compacts else DROP
-
-    def _without_older(
-        self, scans: ScanRun, chosen: Sequence[tuple[SelectedPartition, _Selection]]
-    ) -> Iterator[tuple[SelectedPartition, _Selection | CleaningResult]]:
-        """Yield each selection after checking that no older record with a dropped key remains in a compacted log.
-
-        With --all-versions, the older records are also dropped.
-        """
-        risky: dict[Path, tuple[SelectedPartition, _Selection]] = {}
-        for each, selection in chosen:
-            dropped = selection.verdicts.offsets[selection.verdicts.actions == Action.DROP]
-            is_compacted = each.config.compacts or not _has_policy(each)
-            # A run with --keys-file needs no check, because it matches all records of a key.
-            if isinstance(self._subject, Keys) or not dropped.size or not is_compacted:
-                yield each, selection
-            else:
-                risky[each.listing.path] = each, selection
-        if not risky:
-            return
-        dropped_at = {
-            path: selection.verdicts.offsets[selection.verdicts.actions == Action.DROP]
-            for path, (_, selection) in risky.items()
-        }
-        newest: dict[Path, dict[bytes, int]] = {}
-        listings = [each.listing for each, _ in risky.values()]
-        bounds = {path: around(offsets) for path, offsets in dropped_at.items()}
-        for listing, found in scans.scan(listings, KeysAt(dropped_at), bounds=bounds, with_keys=True):
-            if isinstance(found, CleaningResult):
-                yield risky.pop(listing.path)[0], found
-            else:
-                newest[listing.path] = _newest(found)
-        judged = {path: selection.verdicts.offsets for path, (_, selection) in risky.items()}
-        below = {path: Bounds(end_offset=int(dropped_at[path][-1])) for path in risky}
-        listings = [each.listing for each, _ in risky.values()]
-        for listing, found in scans.scan(listings, OlderRecords(newest, judged), bounds=below, with_keys=True):
-            each, selection = risky[listing.path]
-            if isinstance(found, CleaningResult):
-                yield each, found
-                continue
-            self._older_keys[listing.path] = len(set(found.keys))
-            yield each, self._with_older(selection, found)
-
-    def _with_older(self, selection: _Selection, older: FoundRecords) -> _Selection | CleaningResult:
-        keys = len(set(older.keys))
-        if not keys:
-            return selection
-        if self._own.all_versions:
-            return replace(selection, verdicts=_joined(selection.verdicts, uniform_verdicts(older.offsets, DROP, b"")))
-        return failure(
-            OLDER_RECORDS,
-            f"{counted(keys, 'key')} would lose the newest record, and an older value would become current again; use"
-            " --action tombstone, or --all-versions to drop the older ones too",
-        )
-
-    # ------------------------------------------------------------------------------------------------- the question
     def _approve(self, sc: Any, planned: Sequence[PlannedPartition]) -> Sequence[PlannedPartition]:
         approved = planned
         if self._confirm is not None and any(each.plan.segments for each in planned):
@@ -444,7 +223,6 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
             base = replace(base, status=FAILED, reason_code=why.reason_code, reason=why.reason, segments_rewritten=0)
         return self._report(base, planned)
 
-    # -------------------------------------------------------------------------------------------------- after the run
     def finish(self, rows: list[EraseReport]) -> list[EraseReport]:
         reports = [
             replace(each, records_erased=0) if each.status == FAILED and not each.segments_rewritten else each
@@ -470,7 +248,7 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
         if self._own.dry_run or self._scans is None:
             return reports
         if self._own.tombstones_out is not None:
-            self._write_tombstones(self._own.tombstones_out, self._scans)
+            write_tombstones(self._own.tombstones_out, list(self._erased.values()), self._scans, self._own.output)
         if self._proof is None:
             return reports
         return self._proved(reports, self._proof, self._scans, replicas, found)
@@ -485,7 +263,7 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
     def _proved(
         self,
         reports: Sequence[EraseReport],
-        proof: _Proof,
+        proof: Proof,
         scans: ScanRun,
         replicas: Mapping[TopicPartition, Replicas],
         found: Sequence[Place],
@@ -519,7 +297,7 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
             for before, after in zip(in_order(reports), checked, strict=True)
         ):
             self._destination.withdraw()
-        with _named_if_not_written("the evidence", self._own.output):
+        with named_if_not_written("the evidence", self._own.output):
             write_evidence(proof.file, document, proof.signer, self._run.fs)
         self._is_complete = bool(document["complete"])
         return checked
@@ -555,7 +333,7 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
     ) -> Mapping[Path, ScannedPartition | CleaningResult]:
         scanned = dict(scan_again(scans, self._keys(), list(erased.values()), self._run.fs))
         if isinstance(self._subject, Condition):
-            for path, matching in self._matching(self._subject.text, list(erased)):
+            for path, matching in self._selector.matching(self._subject.text, list(erased)):
                 result = scanned[path]
                 if isinstance(matching, CleaningResult):
                     scanned[path] = matching
@@ -563,36 +341,9 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
                     scanned[path] = with_matches(result, erased[path], matching)
         return scanned
 
-    def _write_tombstones(self, file: Path, scans: ScanRun) -> None:
-        offsets = {
-            each.listing.path: verdicts.offsets[verdicts.actions == Action.TOMBSTONE]
-            for each in self._erased.values()
-            for verdicts in [each.verdicts]
-        }
-        bounds = {path: around(found) for path, found in offsets.items()}
-        lines: list[bytes] = []
-        listings = [each.listing for each in self._erased.values() if offsets[each.listing.path].size]
-        for listing, found in scans.scan(listings, KeysAt(offsets), bounds=bounds, with_keys=True):
-            if isinstance(found, CleaningResult):
-                raise StorageError(
-                    f"the keys with tombstones cannot be read back: {found.reason}",
-                    partition=str(listing.partition),
-                    advice="the records are erased; run again to write --tombstones-out",
-                )
-            for key in sorted({key for key in found.keys if key is not None}):
-                row = {
-                    "topic": listing.partition.topic,
-                    "partition": listing.partition.partition,
-                    "key": base64.b64encode(key).decode(),
-                }
-                lines.append(json.dumps(row).encode() + b"\n")
-        with _named_if_not_written("--tombstones-out", self._own.output):
-            write_private(file, lines)
-
-    # --------------------------------------------------------------------------------------------------- the reports
     def _report(self, report: RewriteReport, planned: PlannedPartition | None) -> EraseReport:
         base = fields_of(report, ERASED)
-        older = self._older_keys.get(Path(report.log_dir, report.partition), 0)
+        older = self._selector.older_keys.get(Path(report.log_dir, report.partition), 0)
         if planned is None:
             return EraseReport(**base, keys_with_older_records=older)
         findings = planned.plan.found
@@ -624,31 +375,18 @@ class Erasure(SegmentRewriting[EraseOptions, EraseReport]):
             not_reached=records_not_reached(not_reached),
         )
 
-    def _selection_of(self, planned: PlannedPartition, done: Sequence[ErasedSegment]) -> _Selection:
+    def _selection_of(self, planned: PlannedPartition, done: Sequence[ErasedSegment]) -> ErasureSelection:
         selected = self._selections[planned.listing.path]
-        if isinstance(selected, _Selection):
+        if isinstance(selected, ErasureSelection):
             return selected
         action = selected
         # If a segment failed, the records in it are unknown.  Then the selection is empty, as after a failed search.
         if planned.failure is not None:
-            return _Selection(action, uniform_verdicts(_NO_OFFSETS, action, b""), None)
+            return ErasureSelection(action, uniform_verdicts(NO_OFFSETS, action, b""), None)
         found = [each.rewritten.matches for each in done if each.rewritten.matches is not None]
-        offsets = np.unique(np.concatenate([_NO_OFFSETS, *(each.offsets for each in found)]))
+        offsets = np.unique(np.concatenate([NO_OFFSETS, *(each.offsets for each in found)]))
         verdicts = uniform_verdicts(offsets, action, self._replacement or b"")
-        return _Selection(action, verdicts, sum(each.scanned for each in found))
-
-
-@contextmanager
-def _named_if_not_written(what: str, output: str | None) -> Iterator[None]:
-    """If `what` cannot be written inside the block, raise the error with a note that the records are erased."""
-    try:
-        yield
-    except OSError as error:
-        text = describe(error)[1]
-        again = "run again" if output is None else "remove the output and run again"
-        raise StorageError(
-            f"the records are erased, but {what} could not be written: {text}", advice=f"{again} to write it"
-        ) from error
+        return ErasureSelection(action, verdicts, sum(each.scanned for each in found))
 
 
 def _without_unchanged(rehearsed: PlannedPartition) -> PlannedPartition:
@@ -661,31 +399,3 @@ def _without_unchanged(rehearsed: PlannedPartition) -> PlannedPartition:
     segments = tuple(each for each in rehearsed.plan.segments if each.segment.base_offset in changing)
     unchanged = [each for each in rehearsed.results if not each.group.parts]
     return PlannedPartition(rehearsed.selected, replace(rehearsed.plan, segments=segments), unchanged)
-
-
-def _policy_unknown(selected: SelectedPartition) -> CleaningResult:
-    topic = selected.partition.topic
-    how = selected.settings.how_to_state(topic, "cleanup.policy")
-    return failure(POLICY_UNKNOWN, f"cleanup.policy is not stated, so no action is safe; give --action, or {how}")
-
-
-def _has_policy(selected: SelectedPartition) -> bool:
-    return selected.settings.is_stated(selected.partition.topic, "cleanup.policy")
-
-
-def _newest(found: FoundRecords) -> dict[bytes, int]:
-    """Return the largest dropped offset of each key; leave out records without a key, which have no older versions."""
-    newest: dict[bytes, int] = {}
-    for key, offset in zip(found.keys, found.offsets.tolist(), strict=True):
-        if key is not None:
-            newest[key] = max(offset, newest.get(key, offset))
-    return newest
-
-
-def _joined(one: Verdicts, other: Verdicts) -> Verdicts:
-    """Return the verdicts of both arguments; they have no common offset, and `other` never has the action replace."""
-    offsets = np.concatenate([one.offsets, other.offsets])
-    order = np.argsort(offsets, kind="stable")
-    sizes = np.concatenate([np.diff(one.edges), np.diff(other.edges)])[order]
-    edges = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    return Verdicts(offsets[order], np.concatenate([one.actions, other.actions])[order], edges, one.replacements)
