@@ -11,7 +11,7 @@ import sediment
 from sediment.jobs import setup
 from sediment.jobs.cli import COMMANDS, main
 from sediment.jobs.command_line.examples import EXAMPLES
-from sediment.segment_io.tables.schema import TABLES
+from sediment.segment_io.tables.schema import ON_REQUEST_COLUMNS, TABLES
 
 OPTIONS = "reference/options.md"
 COLUMNS = "reference/columns.md"
@@ -70,6 +70,10 @@ def columns_page() -> str:
     for name, columns in TABLES.items():
         text += [f"## {name}", "", "| column | type | meaning |", "| --- | --- | --- |"]
         text += [f"| `{column.name}` | {column.kind} | {_text(column.meaning)} |" for column in columns]
+        text += [
+            f"| `{column.name}` | {column.kind} | {_text(column.meaning)}; only on request |"
+            for column in ON_REQUEST_COLUMNS.get(name, ())
+        ]
         text.append("")
     return "\n".join(text)
 

@@ -45,7 +45,7 @@ from sediment.jobs.data_source.one_sentence import in_one_sentence
 from sediment.jobs.data_source.options import FORMAT, SourceOptions
 from sediment.jobs.data_source.stream_offsets import offsets_json, parse_offsets
 from sediment.jobs.data_source.stream_progress import FoundEnd, StreamProgress
-from sediment.jobs.data_source.table_options import given_options, is_new_table, options_in, with_options
+from sediment.jobs.data_source.table_options import given_options, is_new_table, options_in, table_schema
 from sediment.jobs.spark.quiet_worker import silence_closed_sockets
 from sediment.jobs.spark.release import no_data_source
 from sediment.jobs.spark.worker_python import check_worker_python
@@ -237,8 +237,11 @@ class KafkaLogSource(DataSource):
         """Return the schema of the requested table and columns."""
         self._check_loaded()
         options = self._options or SourceOptions.parse(self._given)
-        schema = spark_schema(options.request.selected())
-        return with_options(schema, self._given) if self._is_new_table else schema
+        columns = options.request.selected()
+        schema = spark_schema(columns)
+        if not self._is_new_table:
+            return schema
+        return table_schema(schema, [column.meaning for column in columns], self._given)
 
     @in_one_sentence
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -2,13 +2,13 @@
 
 Spark 4.2 gives a Python source the options of a table only when the table is created.  Spark keeps the schema that the
 source returned, including the metadata of its columns, and passes the schema to every query.  Therefore, this module
-puts the options into the metadata of the first column.
+puts the options into the metadata of the first column.  Each column also gets its comment there, which DESCRIBE shows.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pyspark.sql.types import StructField, StructType
 
@@ -17,6 +17,7 @@ _PATH = "path"
 _OPTION_PREFIX = "option."
 _OF_SPARK = frozenset({"serialization.format"})
 _METADATA_KEY = "kafka-log.options"
+_COMMENT = "comment"  # Spark's key
 
 
 def is_new_table(options: Mapping[str, str]) -> bool:
@@ -35,10 +36,15 @@ def given_options(options: Mapping[str, str]) -> dict[str, str]:
     return stated | {_PATH: given[_PATH]} if _PATH in given else stated
 
 
-def with_options(schema: StructType, options: Mapping[str, str]) -> StructType:
-    first, *others = schema.fields
-    carrier = StructField(first.name, first.dataType, first.nullable, {_METADATA_KEY: json.dumps(dict(options))})
-    return StructType([carrier, *others])
+def table_schema(schema: StructType, comments: Sequence[str], options: Mapping[str, str]) -> StructType:
+    metadata: list[dict[str, str]] = [{_COMMENT: comment} for comment in comments]
+    metadata[0][_METADATA_KEY] = json.dumps(dict(options))
+    return StructType(
+        [
+            StructField(field.name, field.dataType, field.nullable, carried)
+            for field, carried in zip(schema.fields, metadata, strict=True)
+        ]
+    )
 
 
 def options_in(schema: StructType) -> dict[str, str]:

@@ -7,7 +7,7 @@ Invariant: memory use is one chunk, one table and the largest batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from sediment.segment_io.partition.slices import Bounds
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.segment import columns as c
 from sediment.segment_io.segment.columns import BadBatchError, RecordColumns, RecordTable
+from sediment.segment_io.segment.reader import Rows
 from sediment.segment_io.tables.places import source_values
 from sediment.segment_io.tables.planning import ScanTask, UnreadableRange
 from sediment.segment_io.tables.scan import (
@@ -34,6 +35,7 @@ from sediment.segment_io.tables.schema import Column, TableRequest, arrow_schema
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_BATCH_COLUMNS: Mapping[str, Callable[[Rows], Any]] = {**HEADER_COLUMNS, "position": lambda rows: rows["position"]}
 _WANT = {"key": c.WANT_KEY, "value": c.WANT_VALUE, "headers": c.WANT_HEADERS}
 
 
@@ -50,22 +52,26 @@ def read_record_rows(
     names = {column.name for column in selected}
     want = sum(_WANT.get(column.name, 0) for column in selected)
     gathered = RecordColumns(want)
-    source: Source | None = None
+    place: tuple[Source, int | None] | None = None
 
     def flush() -> Iterator[pa.RecordBatch]:
-        if len(gathered) and source is not None:
-            yield _records_batch(gathered.take(), source_values(source, names, fs), selected)
+        if len(gathered) and place is not None:
+            source, segment = place
+            common = {**source_values(source, names, fs), "segment": segment}
+            yield _records_batch(gathered.take(), common, selected)
 
     for scan_task in scan_tasks:
-        if scan_task.slice.source != source:
-            yield from flush()
-            source = scan_task.slice.source
         for found in read_spans(scan_task, fs, on_lost, follow):
             if isinstance(found, UnreadableRange):
                 yield from flush()
                 yield from report_unreadable(found, request, selected, fs, on_unreadable)
                 continue
             current, span = found
+            # With the column `segment`, a record batch has only records of one segment.
+            segment = current.slice.segment.base_offset if "segment" in names else None
+            if place != (current.slice.source, segment):
+                yield from flush()
+                place = current.slice.source, segment
             skip = hidden_batches(span.rows, current)
             bounds = _bounds_array(current.bounds)
             done = 0
@@ -117,9 +123,9 @@ def _records_batch(table: RecordTable, common: Mapping[str, Any], selected: Sequ
             return pa.repeat(pa.scalar(common[name], kind), count)
         if name == "corruption":
             return pa.nulls(count, kind)
-        return pa.array(HEADER_COLUMNS[name](table.headers)).take(per_record).cast(kind)
+        return pa.array(_BATCH_COLUMNS[name](table.headers)).take(per_record).cast(kind)
 
-    if any(column.name in HEADER_COLUMNS for column in selected):
+    if any(column.name in _BATCH_COLUMNS for column in selected):
         per_record = pa.array(np.repeat(np.arange(len(table.headers), dtype=np.int32), table.counts))
     return pa.RecordBatch.from_arrays(
         [column(selected_column.name, field.type) for selected_column, field in zip(selected, schema, strict=True)],

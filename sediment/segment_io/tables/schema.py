@@ -223,6 +223,14 @@ PLACE_COLUMNS = (
 )
 """Columns of every table that say where a row was read; a request must name them, or ask for all replicas."""
 
+ON_REQUEST_COLUMNS: Mapping[str, tuple[Column, ...]] = {
+    "records": (_SEGMENT, Column("position", "long", "byte position of the record's batch in the segment's .log")),
+}
+"""Further columns of single tables that a request must name."""
+
+ALL_COLUMNS = "*"
+"""In a request's `columns`, the columns that the table has without them."""
+
 _CORRUPTION = Column("corruption", "string", "why the bytes in `value` could not be read; null in a readable row")
 
 TABLES: Mapping[str, tuple[Column, ...]] = {
@@ -252,9 +260,10 @@ SLICED_TABLES = frozenset({"records", "batches"})
 class TableRequest:
     """A request for rows and columns of one table.
 
-    None in `columns`, `topics` or `partitions` means all of them.  In `records` and `batches`, `topics`, `partitions`
-    and `bounds` select rows exactly.  The other tables may return more rows.  With `on_corruption` ROWS, the table also
-    has a column `corruption`.  `replicas` is BEST or ALL_REPLICAS, or None for the default of the table.
+    None in `columns`, `topics` or `partitions` means all of them; `columns` may also have ALL_COLUMNS among its names.
+    In `records` and `batches`, `topics`, `partitions` and `bounds` select rows exactly.  The other tables may return
+    more rows.  With `on_corruption` ROWS, the table also has a column `corruption`.  `replicas` is BEST or
+    ALL_REPLICAS, or None for the default of the table.
     """
 
     what: str = "records"
@@ -282,13 +291,16 @@ class TableRequest:
             known[_CORRUPTION.name] = _CORRUPTION
             if "value" not in known:
                 known["value"] = Column("value", "binary", "bytes that could not be read; null in a readable row")
+        own = (*known.values(), *(PLACE_COLUMNS if self.replicas == ALL_REPLICAS else ()))
         if self.columns is None:
-            return (*known.values(), *(PLACE_COLUMNS if self.replicas == ALL_REPLICAS else ()))
-        known |= {column.name: column for column in PLACE_COLUMNS}
+            return own
+        known |= {column.name: column for column in (*PLACE_COLUMNS, *ON_REQUEST_COLUMNS.get(self.what, ()))}
+        selected: list[Column] = []
         for name in self.columns:
-            if name not in known:
+            if name != ALL_COLUMNS and name not in known:
                 raise UsageError(f"table {self.what!r} has no column {name!r}", advice=f"it has {', '.join(known)}")
-        return tuple(known[name] for name in self.columns)
+            selected += own if name == ALL_COLUMNS else (known[name],)
+        return tuple(selected)
 
     def reads_all_replicas(self) -> bool:
         """Return True if every replica of a partition is read; by default, only `indexes` checks all files."""

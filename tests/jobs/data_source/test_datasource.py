@@ -196,6 +196,15 @@ def test_columns_are_an_option_or_a_schema(spark, log_dir):
     assert [tuple(row) for row in narrowed.orderBy("offset").collect()] == [(b"x", 0), (b"y", 1), (b"z", 2)]
 
 
+def test_places_are_columns_on_request_by_which_records_are_joined_with_their_batches(spark, log_dir):
+    every = load(spark, log_dir, columns="*, log_dir, segment, position")
+    assert every.columns == [*load(spark, log_dir).columns, "log_dir", "segment", "position"]
+    place = ["log_dir", "topic", "partition", "segment", "position"]
+    batches = load(spark, log_dir, what="batches", columns=",".join([*place, "baseOffset", "lastOffset"]))
+    joined = every.join(batches, place).where("offset between baseOffset and lastOffset")
+    assert joined.count() == every.count()
+
+
 def test_bounds_are_options_with_exclusive_ends(spark, log_dir):
     assert offsets(load(spark, log_dir / "t-0", offsets="298:301")) == [298, 299, 300]
     assert offsets(load(spark, log_dir / "t-0", timestamps_ms=f"{START_MS + 301}:")) == [301, 302]
@@ -304,9 +313,15 @@ def test_a_schema_that_is_given_moves_an_error_to_the_first_query(spark, tmp_pat
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 def test_a_frame_is_not_written_wherever_it_is_told_to_go(mode, spark, log_dir, tmp_path):
-    for path in (log_dir, tmp_path / "nothing"):
+    writer = spark.range(1).write.format("kafka-log").mode(mode)
+    for write in (
+        lambda: writer.save(str(log_dir)),
+        lambda: writer.save(str(tmp_path / "nothing")),
+        lambda: writer.saveAsTable("nothing"),
+    ):
         with pytest.raises(AnalysisException, match='kafka-log only reads; write to a table format such as "parquet"'):
-            spark.range(1).write.format("kafka-log").mode(mode).save(str(path))
+            write()
+    assert not spark.catalog.tableExists("nothing")
 
 
 def test_a_schema_of_other_types_is_refused(spark, log_dir):
@@ -331,6 +346,20 @@ def test_a_schema_of_other_types_is_refused(spark, log_dir):
 def test_filters_let_the_rows_through_that_they_do_without_the_source(condition, spark, log_dir):
     expected = direct(spark, log_dir).filter(condition)
     assert_df_equality(load(spark, log_dir).filter(condition), expected, ignore_row_order=True)
+
+
+def test_a_small_log_is_broadcast_while_the_query_runs_or_from_the_start_with_a_hint(spark, log_dir):
+    large = spark.range(2_000_000)
+    small = load(spark, log_dir / "t-1", columns="offset, key").withColumnRenamed("offset", "id")
+    joined = large.join(small, "id")
+    assert "SortMergeJoin" in plan_of(joined)
+    assert len(joined.collect()) == 3
+    assert "BroadcastHashJoin" in plan_of(joined).partition("Initial Plan")[0]
+    assert "SortMergeJoin" not in plan_of(large.join(f.broadcast(small), "id"))
+
+
+def plan_of(frame):
+    return frame._jdf.queryExecution().executedPlan().toString()
 
 
 def test_what_options_exclude_is_not_read(spark, log_dir):

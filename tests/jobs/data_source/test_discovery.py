@@ -54,7 +54,22 @@ def test_a_table_is_never_written_and_dropping_it_deletes_no_file(spark, log_dir
     with pytest.raises(AnalysisException):
         spark.sql(f"truncate table {table}")
     spark.sql(f"drop table {table} purge")
+    for definition in (
+        f"table other using `kafka-log` location '{log_dir}'",
+        f"external table other using `kafka-log` options (path '{log_dir}')",
+    ):
+        spark.sql(f"create {definition}")
+        assert spark.table("other").count() == 60
+        spark.sql("drop table other purge")
     assert {path: path.read_bytes() for path in log_dir.rglob("*") if path.is_file()} == before
+
+
+def test_a_table_describes_its_columns_and_is_external(spark, log_dir, table):
+    described = {row.col_name: row.comment for row in spark.sql(f"describe {table}").collect()}
+    assert described == {"key": "null if the record has no key", "offset": "offset of the record"}
+    (shown,) = spark.sql(f"show table extended like '{table}'").collect()
+    assert "Type: EXTERNAL" in shown.information
+    assert f"Location: file:{log_dir}" in shown.information.replace("%20", " ")
 
 
 @pytest.mark.parametrize(

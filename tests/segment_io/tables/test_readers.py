@@ -54,7 +54,14 @@ def picked(rows, like):
 def test_records_are_what_kafka_dumped(name, task_bytes, tmp_path):
     for directory, topic, partition, dump in stages(load_case(name, tmp_path)):
         expected = dumped_records(dump, topic, partition)
-        assert picked(read_rows(directory, task_bytes=task_bytes), expected) == expected
+        rows = read_rows(directory, task_bytes=task_bytes, columns=("*", "segment", "position"))
+        assert picked(rows, expected) == expected
+        assert [(row["segment"], row["position"]) for row in rows] == [
+            (segment.base_offset, batch.position)
+            for segment in dump
+            for batch in segment.batches
+            for _ in batch.records
+        ]
 
 
 @pytest.mark.parametrize("task_bytes", [1 << 26, 3000])
@@ -251,6 +258,14 @@ def test_every_table_has_its_schema_and_gives_any_column(what, partition):
         ]
 
 
+def test_all_columns_may_stand_among_others_and_columns_on_request_are_not_among_them(partition):
+    own = list(read_rows(partition)[0])
+    assert own == [column.name for column in TABLES["records"]]
+    assert list(read_rows(partition, columns=("position", "*", "log_dir"))[0]) == ["position", *own, "log_dir"]
+    with pytest.raises(UsageError, match="'segments' has no column 'position'"):
+        TableRequest(what="segments", columns=("*", "position")).selected()
+
+
 def test_unknown_tables_and_columns_are_told_with_those_there_are():
     with pytest.raises(UsageError, match="table 'rows' does not exist; it is one of records, batches"):
         TableRequest(what="rows").selected()
@@ -349,6 +364,8 @@ def test_bad_batches_are_rows_with_their_bytes(partition):
     assert bad["key"] is None
     assert bad["timestamp"] is None
     assert len(rows) == 30 + 1 - 3 + 2
+    placed = read_rows(partition, on_corruption="rows", columns=("corruption", "segment", "position"))
+    assert [(row["segment"], row["position"]) for row in placed if row["corruption"]] == [(0, 3 * SIZE)]
 
 
 def test_a_wrong_crc_is_a_row_of_batches(partition):
