@@ -4,6 +4,9 @@
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Sediment and Spark without the tools of tests: enough to try it and to build it.
+USABLE := $(VENV)/.usable
+ENVIRONMENT := $(if $(wildcard $(READY)),$(READY),$(USABLE))
 INSTALL := -m pip install --quiet --disable-pip-version-check
 # Tests start many processes.  Without bytecode, each process would compile all of its modules.
 PYTEST := PYTHONDONTWRITEBYTECODE= conf/in-memory.sh $(BIN)/python -m pytest
@@ -33,15 +36,16 @@ java:
 
 $(READY): pyproject.toml constraints.txt
 	@echo "installing Sediment, Spark and the test tools into $(VENV): once, 1.7 GB, a minute or more"
-	@python=$$(conf/find-python.sh) && { [ -x $(BIN)/python ] || "$$python" -m venv $(VENV); }
-	@$(BIN)/python $(INSTALL) -c constraints.txt pip
-	@$(BIN)/python $(INSTALL) -c constraints.txt -e . --group test --group lint
-	@echo "compiling kernels: once, half a minute"
-	-@$(BIN)/sediment setup warm-up
+	@conf/install.sh $(VENV) -e . --group test --group lint
 	@touch $@
 
-demo: setup ## plan, compact, verify and query a log directory that Kafka wrote (ARGS: --prepare only makes the directory)
-	@$(BIN)/python -m tests.demo $(ARGS)
+$(USABLE): pyproject.toml constraints.txt
+	@echo "installing Sediment and Spark into $(VENV): once, 1.2 GB, a minute or more"
+	@conf/install.sh $(VENV) -e '.[spark]' --group build
+	@touch $@
+
+demo: java $(ENVIRONMENT) ## plan, compact and verify a log directory that Kafka wrote (ARGS: DIR, --prepare only writes the directory)
+	@$(BIN)/sediment demo $(ARGS)
 
 test: setup ## run the test suite (ARGS: further arguments for pytest)
 	@$(PYTEST) -n 4 --dist worksteal -m "not delta and not s3 and not fuzz" $(ARGS)
@@ -131,11 +135,11 @@ e2e: setup #: test Sediment with a Kafka broker and real clients (downloads both
 client-suites: setup #: run the test suites of Kafka clients against serve: franz-go, and librdkafka if ARGS has --librdkafka DIR
 	@$(BIN)/python -m tests.e2e.client_suites $(ARGS)
 
-wheel: setup ## build the wheel in dist/
+wheel: $(ENVIRONMENT) ## build the wheel in dist/
 	@rm -f dist/*.whl
-	@$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+	@$(BIN)/python -m hatchling build -t wheel -d dist
 
-sdist: wheel ## build the wheel and the source archive in dist/ (make test builds the wheel from this archive, too)
+sdist: $(ENVIRONMENT) ## build the source archive in dist/ (make test builds the wheel from this archive, too)
 	@rm -f dist/kafka_sediment-*.tar.gz
 	@$(BIN)/python -m hatchling build -t sdist -d dist
 

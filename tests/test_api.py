@@ -143,7 +143,7 @@ def test_shared_options_have_the_names_and_types_of_the_declaration() -> None:
 
 
 def test_the_methods_and_functions_are_the_commands_that_work_on_logs_and_runs() -> None:
-    assert set(COMMANDS) - METHODS.keys() - FUNCTIONS.keys() == {"serve", "setup"}
+    assert set(COMMANDS) - METHODS.keys() - FUNCTIONS.keys() == {"demo", "serve", "setup"}
 
 
 @pytest.mark.parametrize("name", [*METHODS, *FUNCTIONS, "LogDirectories"])

@@ -73,6 +73,7 @@ SECTIONS: Mapping[str, Commands] = {
         "serve": ("sediment.jobs.serve", "Let Kafka clients use a log directory, without a broker."),
     },
     "Set up": {
+        "demo": ("sediment.jobs.demo", "Write a small log directory, and show plan, compact and verify on it."),
         "setup": ("sediment.jobs.setup", "Compile loops, fetch the JARs for Delta tables, or complete in the shell."),
     },
 }

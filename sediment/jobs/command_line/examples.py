@@ -34,6 +34,10 @@ EXAMPLES: Mapping[str, Sequence[tuple[str, str]]] = MappingProxyType(
             ("install for bash", "sediment setup completion bash >> ~/.bashrc"),
             ("install for fish", "sediment setup completion fish > ~/.config/fish/completions/sediment.fish"),
         ),
+        "demo": (
+            ("plan, compact and verify a directory that Kafka wrote", "sediment demo"),
+            ("only write this directory, to try other commands on it", "sediment demo scratch --prepare"),
+        ),
         "delta-jars": (("fetch the JARs before the first snapshot", "sediment setup delta-jars"),),
         "doctor": (
             ("check the machine", "sediment doctor"),

@@ -18,7 +18,7 @@ from sediment.jobs.command_line.shared_options import GivenOptions
 from sediment.jobs.command_line.units import ByteSize, Seconds
 from sediment.jobs.reporting.html_page import make_page
 
-_WITHOUT_PAGE = ("doctor", "dump", "history", "originals", "serve", "setup", "vacuum")
+_WITHOUT_PAGE = ("demo", "doctor", "dump", "history", "originals", "serve", "setup", "vacuum")
 
 
 def command_of(name: str) -> click.Command:
