@@ -114,9 +114,12 @@ def _run_gauges(
         ("bytes_after", "Bytes of segments after the run, or after the run that a dry run plans."),
         ("messages_read", "Records read."),
         ("messages_written", "Records written."),
+        ("records_scanned", "Records searched for records to erase."),
+        ("records_erased", "Records erased."),
         ("records_without_key", "Records without a key that were dropped, or that kept a partition from cleaning."),
     ):
         gauges.set_each(f"{_RUN}_{name}", text, ["log_dir"], _sums(partitions, name))
+    gauges.set_each(f"{_RUN}_messages_dropped", "Records read, but not written.", ["log_dir"], _dropped(partitions))
 
 
 def _cleaner_gauges(gauges: _Gauges, partitions: Sequence[Mapping[str, Any]]) -> None:
@@ -162,6 +165,15 @@ def _cleaner_gauges(gauges: _Gauges, partitions: Sequence[Mapping[str, Any]]) ->
             "Earliest time at which cleaning drops waiting tombstones.",
             min(horizons) / 1000,
         )
+
+
+def _dropped(partitions: Iterable[Mapping[str, Any]]) -> dict[tuple[str, ...], float]:
+    counted = (
+        {**partition, "dropped": partition["messages_read"] - partition["messages_written"]}
+        for partition in partitions
+        if isinstance(partition.get("messages_read"), int) and isinstance(partition.get("messages_written"), int)
+    )
+    return _sums(counted, "dropped")
 
 
 def _directory(partition: Mapping[str, Any]) -> str:

@@ -60,6 +60,7 @@ def test_a_run_says_what_it_did_in_numbers():
     assert found[("kafka_log_cleaner_tombstones_waiting", "/logs")] == 3
     assert found[("kafka_log_cleaner_next_tombstones_timestamp_seconds",)] == NOW_MS / 1000
     assert found[("sediment_run_records_without_key", "/logs")] == 10
+    assert found[("sediment_run_messages_dropped", "/logs")] == 30
     assert found[("sediment_run_bytes_before", "/logs")] == 3000
     assert found[("sediment_run_bytes_after", "/logs")] == 1200
     assert found[("sediment_run_partitions", "/logs", "compacted")] == 2
@@ -94,6 +95,13 @@ def test_the_last_success_is_read_from_the_file_of_the_same_command(tmp_path):
     assert last_success(file, "expire") is None
     file.write_text("this { is no\nmetric 1 1 1 1")
     assert last_success(file, "compact") is None
+
+
+def test_an_erasure_tells_the_records_that_it_searched_and_erased():
+    found = samples(document({"partition": "t-0", "status": "erased", "records_scanned": 9, "records_erased": 2}))
+    assert found[("sediment_run_records_scanned", "")] == 9
+    assert found[("sediment_run_records_erased", "")] == 2
+    assert ("sediment_run_messages_dropped", "") not in found
 
 
 def test_commands_that_clean_nothing_have_no_cleaner_metrics():
