@@ -27,13 +27,14 @@ from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.settings.cluster_settings import settings_of_logs
 from sediment.jobs.settings.resolve import Settings
+from sediment.jobs.spark.job_names import titled
 from sediment.jobs.spark.live_slots import is_local
 from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.slots import available_slots
 from sediment.jobs.spark.task_pool import TaskResult, run_here, run_on_executors
 from sediment.jobs.verifying.pairs import FoundPair, pair_up
 from sediment.jobs.verifying.report import COLUMNS, VerificationReport, print_report
-from sediment.jobs.verifying.task import compare_pair, failed_pair
+from sediment.jobs.verifying.task import compare_pair, failed_pair, of_comparison
 from sediment.segment_io.errors import SedimentError, SourceChangedError, UsageError
 from sediment.segment_io.format.names import by_number, new_run_id
 from sediment.segment_io.fs import Fs
@@ -92,7 +93,15 @@ def _results(pairs: Sequence[Pair], options: CommonOptions) -> Iterator[_Result]
         # On a cluster, the idle slots can be on other machines.
         # A large partition that would leave CPUs of this machine idle is compared by several threads.
         slots = sc.defaultParallelism if is_local(sc) else 1
-        for results in run_on_executors(sc, with_slots(pairs, slots), compare_pair, _weight, group=group):
+        for results in run_on_executors(
+            sc,
+            with_slots(pairs, slots),
+            compare_pair,
+            _weight,
+            group=group,
+            title=titled("compare", lambda pair: pair.name),
+            figures=of_comparison,
+        ):
             yield from results
 
 

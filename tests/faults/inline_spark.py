@@ -111,7 +111,7 @@ class InlineContext:
 
     defaultParallelism = 1  # noqa: N815
     master = "local[1]"
-    _jsc = SimpleNamespace(setCallSite=lambda _name: None)
+    _jsc = SimpleNamespace(setCallSite=lambda _name: None, clearJobGroup=lambda: None)
 
     def getConf(self) -> dict[str, str]:
         return {}
@@ -119,7 +119,7 @@ class InlineContext:
     def setJobGroup(self, group: str, description: str) -> None:
         pass
 
-    def setLocalProperty(self, key: str, value: str) -> None:
+    def setLocalProperty(self, key: str, value: str | None) -> None:
         pass
 
     def cancelJobGroup(self, group: str) -> None:

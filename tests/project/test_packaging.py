@@ -32,7 +32,7 @@ from tests.segments import NOW_MS, batch_bytes, write_segment
 
 pytestmark = pytest.mark.skipif(not IS_CHECKOUT, reason="only a checkout says which files there are")
 
-CODE = (".py", ".html", ".css", ".schema", "/py.typed", ".json.gz", ".tar.xz")
+CODE = (".py", ".html", ".css", ".schema", ".java", "/py.typed", ".json.gz", ".tar.xz")
 
 
 @pytest.fixture(scope="module")

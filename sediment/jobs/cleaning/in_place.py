@@ -35,6 +35,7 @@ from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.run_report import COMPACTED, FAILED, PartitionReport
 from sediment.jobs.reporting.stage_timer import COMMIT, SPARK, SURVEY
 from sediment.jobs.reporting.statuses import STOPPED
+from sediment.jobs.rewriting.figures import of_cleaning
 from sediment.jobs.rewriting.in_place import DirectoriesInPlace, update_cleaner_checkpoint
 from sediment.jobs.rewriting.result import TASK_ERRORS, CleaningResult, failed_task, failure
 from sediment.jobs.rewriting.run import Run, check_outside
@@ -302,6 +303,7 @@ def cleaned(
         prepare=shares.given,
         jobs=cleaning_in_splits(sc),
         title=titled("clean", CleaningTask.partition),
+        figures=of_cleaning,
     )
 
 

@@ -28,8 +28,10 @@ from sediment.jobs.cleaning.options import CleaningTask
 from sediment.jobs.cleaning.task import roll_active, start_cleaning
 from sediment.jobs.publishing.partition_output import PartitionOutput, is_left_out
 from sediment.jobs.reporting.error_text import describe
+from sediment.jobs.rewriting.figures import of_cleaning
 from sediment.jobs.rewriting.result import TASK_ERRORS, CleaningResult, failed_task
 from sediment.jobs.spark.task_environment import OnBytes, throttled
+from sediment.jobs.spark.task_figures import Figures
 from sediment.segment_io.buffers import count_bytes
 from sediment.segment_io.errors import NoSpaceError, SedimentError
 from sediment.segment_io.fs import Fs
@@ -64,6 +66,18 @@ class PublishResult:
 
     def asks_for_splits(self) -> bool:
         return self.cleaning is not None and self.cleaning.asks_for_splits()
+
+
+def of_publishing(task: object, result: PublishResult) -> Figures:
+    if result.files is None:
+        return Figures()
+    swap = None if result.cleaning is None else result.cleaning.swap
+    new_bytes = 0 if swap is None else sum(part.size_bytes for part in swap.parts())
+    copied_bytes = max(0, sum(file.size_bytes for file in result.files) - new_bytes)  # a dry run copies nothing
+    cleaned = Figures() if result.cleaning is None else of_cleaning(task, result.cleaning)
+    return cleaned._replace(
+        bytes_read=cleaned.bytes_read + copied_bytes, bytes_written=cleaned.bytes_written + copied_bytes
+    )
 
 
 def publish_partition(task: PublishTask, attempt: str) -> PublishResult:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sediment.compaction.clean_log import SplitWork, clean_split, collect_split_keys, scan_log
 from sediment.compaction.partition_splits import (
@@ -32,9 +32,11 @@ from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
 from sediment.jobs.cleaning.options import KEEP, CleaningTask
 from sediment.jobs.cleaning.task import check_listed, clean_partition
 from sediment.jobs.reporting.stage_timer import CLEAN, StageTimer
+from sediment.jobs.rewriting.figures import of_cleaning, of_groups
 from sediment.jobs.rewriting.partition_task import InPlace, TaskPlace
 from sediment.jobs.rewriting.result import TASK_ERRORS, CleaningResult, SplitPlan, failed_task, to_commit
-from sediment.jobs.spark.job_names import name_stage, named_job
+from sediment.jobs.spark.job_names import JobName, name_stage, named_job, shown
+from sediment.jobs.spark.task_figures import Counted, Figures, collect
 from sediment.jobs.spark.task_pool import attempt_name
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.hashing import draw_seed
@@ -63,7 +65,10 @@ def clean_in_place(sc: Any, task: CleaningTask, asked: CleaningResult, slots: in
     timer = StageTimer()
     timer.add([asked.seconds_by_stage])
     cleaned = clean_partition_in_splits(sc, task, asked, InPlace(), slots)
-    result = in_one_task(sc, task, partial(clean_partition, task.as_whole())) if cleaned is None else cleaned.result
+    if cleaned is None:
+        result = in_one_task(sc, task, partial(clean_partition, task.as_whole()), of_cleaning)
+    else:
+        result = cleaned.result
     timer.lap(CLEAN)
     return replace(result, seconds_by_stage=timer.seconds())
 
@@ -148,10 +153,18 @@ def _scan(
         return SplitFailure(error)
 
 
-def in_one_task(sc: Any, task: CleaningTask, perform: Callable[[str], Outcome]) -> Outcome:
-    with named_job(sc, task.run_id, f"read {task.listing.partition} as a whole"):
-        (outcome,) = sc.parallelize([0], 1).mapPartitions(partial(_once, perform)).collect()
-    return cast("Outcome", outcome)
+def in_one_task(
+    sc: Any,
+    task: CleaningTask,
+    perform: Callable[[str], Outcome],
+    figures: Callable[[CleaningTask, Outcome], Figures] | None = None,
+) -> Outcome:
+    partition = str(task.listing.partition)
+    with named_job(sc, task.run_id, JobName(f"read {shown(partition)} as a whole", [partition])):
+        once = partial(_once, perform)
+        counted = None if figures is None else Counted(once, partial(figures, task))
+        (outcome,) = collect(sc, sc.parallelize([0], 1).mapPartitions, once, counted)
+    return outcome
 
 
 def _once(perform: Callable[[str], Outcome], _rows: Iterable[int]) -> Iterator[Outcome]:
@@ -197,20 +210,22 @@ def clean_in_splits(sc: Any, job: SplitJob) -> CleanedSplits:
             remains.
         SedimentError, OSError: a split failed; parts of other splits may remain, with the run's id in their names.
     """
-    count, partition = len(job.splits), job.work.plan.view.listing.partition
-    with named_job(sc, job.task.run_id, f"clean {partition} in {count} splits"):
-        name_stage(sc, f"collect the keys of {partition}")
+    count, partition = len(job.splits), str(job.work.plan.view.listing.partition)
+    title = shown(partition)
+    with named_job(sc, job.task.run_id, JobName(f"clean {title} in {count} splits", [partition])):
+        name_stage(sc, f"collect the keys of {title}")
         keys = (
             sc.parallelize(range(count), count)
             .mapPartitionsWithIndex(partial(_collect, job))
             .partitionBy(job.work.ranges, partitionFunc=_itself)
         )
-        name_stage(sc, f"find the survivors of {partition}")
+        name_stage(sc, f"find the survivors of {title}")
         survivors = keys.mapPartitionsWithIndex(partial(_fold, count, job.budget_bytes)).partitionBy(
             count, partitionFunc=_itself
         )
-        name_stage(sc, f"clean {partition}")
-        outcomes = survivors.mapPartitionsWithIndex(partial(_clean, job)).collect()
+        name_stage(sc, f"clean {title}")
+        clean = partial(_clean, job)
+        outcomes = collect(sc, survivors.mapPartitionsWithIndex, clean, Counted(clean, _figures))
     groups: list[CleanedGroup] = []
     files: list[ManifestFile] = []
     for outcome in outcomes:
@@ -286,6 +301,10 @@ def _clean(job: SplitJob, index: int, rows: Iterable[tuple[int, _FoldRow]]) -> I
             yield CleanedSplits(groups, files)
     except (SplitNotApplicableError, SedimentError, OSError) as error:
         yield SplitFailure(error)
+
+
+def _figures(outcome: CleanedSplits | SplitFailure) -> Figures:
+    return Figures() if isinstance(outcome, SplitFailure) else of_groups(outcome.groups)
 
 
 def _published(job: SplitJob, fs: Fs, group: CleanedGroup) -> tuple[ManifestFile, ...]:

@@ -22,7 +22,7 @@ from sediment.engine.copying.stand_in import errors_naming
 from sediment.engine.directory.uncleanable import Uncleanable
 from sediment.jobs.cleaning.estimates import Shares, shares
 from sediment.jobs.cleaning.options import CleaningTask, CompactOptions
-from sediment.jobs.cleaning.output_task import PublishResult, PublishTask, publish_partition
+from sediment.jobs.cleaning.output_task import PublishResult, PublishTask, of_publishing, publish_partition
 from sediment.jobs.cleaning.report import settled, untouched
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.process.cancellation import RunStopped, cancel_when, interruptible
@@ -32,7 +32,7 @@ from sediment.jobs.publishing.output_directory import (
     OutputDirectory,
     OutputSource,
 )
-from sediment.jobs.publishing.partition_output import CopyTask, copy_files, copy_tasks, with_rate_share
+from sediment.jobs.publishing.partition_output import CopyTask, copy_files, copy_tasks, of_copy, with_rate_share
 from sediment.jobs.reporting.run_report import FAILED, QUARANTINED, PartitionReport
 from sediment.jobs.reporting.stage_timer import CLEAN, COMMIT, SPARK, StageTimer
 from sediment.jobs.rewriting.destination import Destination
@@ -176,6 +176,7 @@ class CleanedCopy(Destination[PartitionReport]):
             prepare=partial(_with_shares, shared),
             jobs=Jobs(PublishResult.asks_for_splits, partial(self._published_in_splits, sc)),
             title=titled("write", _folder),
+            figures=of_publishing,
         ):
             yield from results
 
@@ -190,7 +191,7 @@ class CleanedCopy(Destination[PartitionReport]):
         cleaned = clean_partition_in_splits(sc, cleaning, asked, InOutput(task), slots)
         if cleaned is None:
             publish = partial(publish_partition, replace(task, cleaning=cleaning.as_whole()))
-            return in_one_task(sc, cleaning, publish)
+            return in_one_task(sc, cleaning, publish, of_publishing)
         timer.lap(CLEAN)
         result, files = replace(cleaned.result, seconds_by_stage=timer.seconds()), cleaned.files
         if task.dry_run:
@@ -205,6 +206,7 @@ class CleanedCopy(Destination[PartitionReport]):
             is_stopped=self._is_over,
             prepare=with_rate_share,
             title=titled("copy files of", CopyTask.folder),
+            figures=of_copy,
         ):
             for each in results:
                 if each.error is not None:

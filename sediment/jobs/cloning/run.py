@@ -55,6 +55,7 @@ from sediment.jobs.rewriting.run import Run
 from sediment.jobs.settings.cluster_settings import is_of_zookeeper, with_described_configs
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.spark.job_names import titled
+from sediment.jobs.spark.task_figures import Figures
 from sediment.segment_io.errors import NoSpaceError, UsageError
 from sediment.segment_io.format.checkpoints import format_uuid, parse_uuid
 from sediment.segment_io.format.names import (
@@ -176,7 +177,9 @@ class _Cloning:
         )
         for lost in failed:
             yield self._settled(lost.item, lost.result, lost.error)
-        for results in self._run.in_tasks(ready, _perform, CloneTask.weight, title=titled("clone", _partition)):
+        for results in self._run.in_tasks(
+            ready, _perform, CloneTask.weight, title=titled("clone", _partition), figures=_figures
+        ):
             for each in results:
                 yield self._settled(each.item, each.result, each.error)
 
@@ -405,6 +408,16 @@ def _perform(task: CloneTask, attempt: str) -> PartitionClone | tuple[str, str]:
         return clone_partition(task, attempt)
     except TASK_ERRORS as error:
         return describe(error)
+
+
+def _figures(task: CloneTask, result: PartitionClone | tuple[str, str]) -> Figures:
+    if not isinstance(result, PartitionClone):
+        return Figures()
+    read = kept = 0
+    if result.compaction is not None:
+        read, kept = result.compaction.messages_read, result.compaction.messages_written
+    written_bytes = sum(file.size_bytes for file in result.files) - result.linked_bytes
+    return Figures(task.log_bytes, written_bytes, read, kept, read - kept)
 
 
 def _list_logs(plan: ClonePlan, fs: Fs) -> dict[TopicPartition, int]:

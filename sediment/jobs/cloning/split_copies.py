@@ -16,7 +16,9 @@ from sediment.engine.copying.partition_copy import CopiedFile
 from sediment.engine.copying.replica_copy import CopiedPieces, ReplicaCopy
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.rewriting.result import TASK_ERRORS
+from sediment.jobs.spark.job_names import titled
 from sediment.jobs.spark.live_slots import await_slots
+from sediment.jobs.spark.task_figures import Figures
 from sediment.jobs.spark.task_pool import TaskResult, run_on_executors
 from sediment.segment_io.fs import Fs
 
@@ -70,7 +72,16 @@ def with_copied_pieces(
             failed[number] = TaskResult(task, describe(error), None)
     pieces = [_Piece(number, piece) for number, copy in copies.items() for piece in copy.pieces()]
     files: dict[int, tuple[CopiedFile, ...]] = dict.fromkeys(copies, ())
-    for results in run_on_executors(sc, pieces, _copy_piece, _Piece.weight, group=group, is_stopped=is_stopped):
+    for results in run_on_executors(
+        sc,
+        pieces,
+        _copy_piece,
+        _Piece.weight,
+        group=group,
+        is_stopped=is_stopped,
+        title=titled("copy files of", lambda piece: piece.copy.replica.partition),
+        figures=_figures,
+    ):
         for each in results:
             number = each.item.number
             if each.result is None or each.result.error is not None:
@@ -84,6 +95,13 @@ def with_copied_pieces(
         if number not in failed
     )
     return ready, list(failed.values())
+
+
+def _figures(_piece: _Piece, result: _PieceResult) -> Figures:
+    return Figures(
+        bytes_read=sum(copied.read_bytes for copied in result.files),
+        bytes_written=sum(copied.written_bytes for copied in result.files),
+    )
 
 
 def _copy_piece(piece: _Piece, attempt: str) -> _PieceResult:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from sediment.jobs.spark.release import SUPPORTED, spark_minor
 from sediment.jobs.spark.session import own_session, spark_context
+from sediment.jobs.spark.task_figures import add_jar
 from sediment.jobs.spark.worker_python import check_worker_python
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.extras import install_command
@@ -150,5 +151,4 @@ def _load_jars(sc: Any, settings: Mapping[str, str]) -> None:
         )
     # The classes are loaded at run time, because spark-submit starts the JVM before this program begins.
     for jar in jars:
-        loader.addURL(jvm.java.io.File(str(jar)).toURI().toURL())
-        sc._jsc.addJar(str(jar))
+        add_jar(sc, jar)

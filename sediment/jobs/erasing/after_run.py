@@ -20,12 +20,13 @@ from sediment.jobs.erasing.evidence import PartitionEvidence, SegmentEvidence
 from sediment.jobs.erasing.find_records import ScanRun
 from sediment.jobs.erasing.places import Replicas
 from sediment.jobs.erasing.report import EraseReport
-from sediment.jobs.erasing.second_scan import RescannedSegment, ScanAgain, SecondScan
+from sediment.jobs.erasing.second_scan import RescannedSegment, ScanAgain, SecondScan, of_second_scan
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.run_report import FAILED
 from sediment.jobs.rewriting.result import TASK_ERRORS, CleaningResult, failure
 from sediment.jobs.rewriting.run import why_lost
 from sediment.jobs.settings.directories import SelectedDirectory
+from sediment.jobs.spark.job_names import titled
 from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import TopicPartition
@@ -73,6 +74,8 @@ def scan_again(
         SecondScan.weight,
         group=run.run_id,
         is_stopped=run.stop.is_set,
+        title=titled("search again", lambda item: item.listing.partition),
+        figures=of_second_scan,
     ):
         for done in results:
             path = done.item.listing.path

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from sediment.jobs.erasing.repeatable_condition import check_parsed, check_resolved
+from sediment.jobs.spark.job_names import named_job, titled
 from sediment.segment_io.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,8 +33,13 @@ class ConditionFailedError(Exception):
     """Spark could not evaluate the condition; the text of this exception is the kind of Spark's error."""
 
 
-def matching_offsets(session: SparkSession, condition: str, directories: Sequence[Path]) -> Mapping[str, Int64s]:
-    """Return the ascending offsets of the matching data records, int64[n], by the name of the partition directory."""
+def matching_offsets(
+    session: SparkSession, condition: str, directories: Sequence[Path], *, group: str
+) -> Mapping[str, Int64s]:
+    """Return the ascending offsets of the matching data records, int64[n], by the name of the partition directory.
+
+    `group` is the job group of the run.
+    """
     from pyspark.errors import AnalysisException, ParseException
 
     from sediment.jobs.data_source.options import FORMAT
@@ -60,11 +66,17 @@ def matching_offsets(session: SparkSession, condition: str, directories: Sequenc
                 f"columns are {', '.join(name for name in frame.columns if name not in _BINARY)}",
             ) from None
         try:
-            for topic, number, content in rows.mapPartitions(_packed).collect():
+            with named_job(session.sparkContext, group, titled("search", _partition)(directories)):
+                packed = rows.mapPartitions(_packed).collect()
+            for topic, number, content in packed:
                 found.setdefault(f"{topic}-{number}", []).append(np.frombuffer(content, dtype=np.int64))
         except Exception as error:
             raise ConditionFailedError(_kind(error)) from None
     return {partition: np.sort(np.concatenate(arrays)) for partition, arrays in found.items()}
+
+
+def _partition(directory: Path) -> str:
+    return directory.name
 
 
 @contextmanager

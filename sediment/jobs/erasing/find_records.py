@@ -29,6 +29,8 @@ from sediment.compaction.rewrite.key_set import KeySet
 from sediment.jobs.rewriting.partition_task import TaskPlace
 from sediment.jobs.rewriting.result import TASK_ERRORS, CleaningResult, failed_task, failure
 from sediment.jobs.rewriting.run import why_lost
+from sediment.jobs.spark.job_names import titled
+from sediment.jobs.spark.task_figures import Figures
 from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.fs import Fs
@@ -273,7 +275,14 @@ class ScanRun:
         left = Counter(item.listing.path for item in items)
         done: dict[Path, list[FoundRecords | CleaningResult]] = {path: [] for path in left}
         for results in run_on_executors(
-            self.sc, items, perform, lambda item: item.weight(), group=self.run_id, is_stopped=self.stop.is_set
+            self.sc,
+            items,
+            perform,
+            lambda item: item.weight(),
+            group=self.run_id,
+            is_stopped=self.stop.is_set,
+            title=titled("search", lambda item: item.listing.partition),
+            figures=_figures,
         ):
             for each in results:
                 path = each.item.listing.path
@@ -281,6 +290,12 @@ class ScanRun:
                 left[path] -= 1
                 if not left[path]:
                     yield path, _joined(done.pop(path))
+
+
+def _figures(item: _Item, result: FoundRecords | CleaningResult) -> Figures:
+    if isinstance(result, CleaningResult):
+        return Figures()
+    return Figures(bytes_read=item.weight(), records_read=result.scanned)
 
 
 def _plan_scans(listing: LogListing, bounds: Bounds) -> Sequence[ScanTask]:

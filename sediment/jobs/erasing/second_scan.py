@@ -19,6 +19,7 @@ import numpy.typing as npt
 from sediment.compaction.rewrite.verdicts import Action, Verdicts
 from sediment.jobs.erasing.erasure import FileDigest, segment_digests
 from sediment.jobs.rewriting.result import TASK_ERRORS, CleaningResult, failed_task
+from sediment.jobs.spark.task_figures import Figures
 from sediment.segment_io.errors import CorruptBatchError
 from sediment.segment_io.format.names import SegmentFileKind
 from sediment.segment_io.fs import Fs
@@ -63,6 +64,12 @@ class ScanAgain:
             return _scanned(task, self.keys)
         except TASK_ERRORS as error:
             return failed_task(task, error)
+
+
+def of_second_scan(task: SecondScan, result: RescannedSegment | CleaningResult) -> Figures:
+    if isinstance(result, CleaningResult):
+        return Figures()
+    return Figures(bytes_read=task.weight(), records_read=result.records)
 
 
 def _scanned(task: SecondScan, keys: frozenset[bytes]) -> RescannedSegment:

@@ -133,7 +133,7 @@ class ErasureSelector:
             while groups:
                 group = groups.pop()
                 try:
-                    offsets = matching_offsets(session, condition, group)
+                    offsets = matching_offsets(session, condition, group, group=self._run.run_id)
                 except ConditionFailedError as error:
                     if len(group) > 1:
                         groups += [[path] for path in group]

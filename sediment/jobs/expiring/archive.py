@@ -33,12 +33,16 @@ from sediment.jobs.expiring.archive_task import (
     WriteWork,
     count_archived,
     measure,
+    of_counting,
+    of_measuring,
+    of_writing,
     write,
 )
 from sediment.jobs.process.cancellation import RunStopped, cancel_when
 from sediment.jobs.reporting.error_text import describe_in_expire, describe_lost_task, first_line
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.statuses import STOPPED, STOPPED_BEFORE_DONE
+from sediment.jobs.spark.job_names import titled
 from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.segment_io.errors import SedimentError
@@ -125,7 +129,14 @@ class _Archiving:
     def _archive_group(self, table: ArchiveTable, group: Sequence[SegmentWork]) -> None:
         measured: dict[SegmentWork, Measured] = {}
         for answers in run_on_executors(
-            self._sc, group, measure, SegmentWork.weight, group=self._run_id, is_stopped=self._stop.is_set
+            self._sc,
+            group,
+            measure,
+            SegmentWork.weight,
+            group=self._run_id,
+            is_stopped=self._stop.is_set,
+            title=titled("measure", SegmentWork.partition),
+            figures=of_measuring,
         ):
             for answer in answers:
                 match answer.result:
@@ -164,7 +175,14 @@ class _Archiving:
         if not works:
             return archived
         for answers in run_on_executors(
-            self._sc, works, count_archived, WriteWork.weight, group=self._run_id, is_stopped=self._stop.is_set
+            self._sc,
+            works,
+            count_archived,
+            WriteWork.weight,
+            group=self._run_id,
+            is_stopped=self._stop.is_set,
+            title=titled("compare with the archive", WriteWork.partition),
+            figures=of_counting,
         ):
             for answer in answers:
                 segment = answer.item.segment
@@ -189,7 +207,14 @@ class _Archiving:
         if not works:
             return files
         for answers in run_on_executors(
-            self._sc, works, write, WriteWork.weight, group=self._run_id, is_stopped=self._stop.is_set
+            self._sc,
+            works,
+            write,
+            WriteWork.weight,
+            group=self._run_id,
+            is_stopped=self._stop.is_set,
+            title=titled("archive", WriteWork.partition),
+            figures=of_writing,
         ):
             for answer in answers:
                 segment = answer.item.segment

@@ -13,6 +13,7 @@ from sediment.engine.directory.lock import check_run_token
 from sediment.jobs.delta_lake.paths import local_directory, read_table_rows, table_filesystem
 from sediment.jobs.expiring.archive_table import PARTITION_COLUMNS, WrittenFile, archive_schema
 from sediment.jobs.reporting.error_text import describe_in_expire
+from sediment.jobs.spark.task_figures import Figures
 from sediment.segment_io.errors import CorruptBatchError, SedimentError
 from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, segment_file_name
 from sediment.segment_io.fs import Fs
@@ -45,6 +46,9 @@ class SegmentWork:
     def weight(self) -> int:
         return self.size_bytes
 
+    def partition(self) -> TopicPartition:
+        return self.source.partition
+
     @property
     def key(self) -> LogKey:
         return self.source.directory.parent, self.source.partition
@@ -67,6 +71,12 @@ class Measured:
 
     records: int
     digest: str
+
+
+def of_measuring(work: SegmentWork, result: Measured | Failure) -> Figures:
+    if isinstance(result, Failure):
+        return Figures()
+    return Figures(bytes_read=work.size_bytes, records_read=result.records)
 
 
 def measure(work: SegmentWork, _attempt: str) -> Measured | Failure:
@@ -122,6 +132,17 @@ class WriteWork:
     def weight(self) -> int:
         return self.scan_task.slice.size_bytes
 
+    def partition(self) -> TopicPartition:
+        return self.segment.source.partition
+
+
+def of_writing(work: WriteWork, result: tuple[WrittenFile, ...] | Failure) -> Figures:
+    if isinstance(result, Failure):
+        return Figures()
+    rows = sum(file.rows for file in result)
+    written_bytes = sum(file.size_bytes for file in result)
+    return Figures(bytes_read=work.weight(), bytes_written=written_bytes, records_read=rows, records_kept=rows)
+
 
 def write(work: WriteWork, attempt: str) -> tuple[WrittenFile, ...] | Failure:
     """Write the records of a slice, in a task; when the function returns, every file is durable."""
@@ -134,6 +155,10 @@ def write(work: WriteWork, attempt: str) -> tuple[WrittenFile, ...] | Failure:
         return tuple(files.written)
     except (SedimentError, OSError) as error:
         return Failure(*describe_in_expire(error))
+
+
+def of_counting(work: WriteWork, result: int | Failure) -> Figures:
+    return Figures() if isinstance(result, Failure) else Figures(bytes_read=work.weight())
 
 
 def count_archived(work: WriteWork, _attempt: str) -> int | Failure:

@@ -24,6 +24,7 @@ from sediment.jobs.planning.report import CLEANABLE, PartitionPlan
 from sediment.jobs.planning.task import ENCODED, PlanningTask, left_alone, plan_partition, start_plan, with_keyless
 from sediment.jobs.reporting.error_text import describe, describe_lost_task
 from sediment.jobs.reporting.run_report import FAILED, QUARANTINED
+from sediment.jobs.rewriting.figures import of_cleaning
 from sediment.jobs.rewriting.result import CleaningResult
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.future_replicas import FutureReplica, future_replicas
@@ -203,6 +204,7 @@ def exact_plans(
             group=group,
             jobs=cleaning_in_splits(sc),
             title=titled("clean in memory", CleaningTask.partition),
+            figures=of_cleaning,
         ):
             for each in results:
                 if each.result is None:

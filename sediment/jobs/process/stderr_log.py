@@ -43,6 +43,7 @@ _TRACES = "traces"
 
 _json_is_on = False
 _is_verbose = False
+_elsewhere: Callable[[logging.LogRecord, str], bool] | None = None
 
 
 def be_verbose() -> Callable[[], None]:
@@ -62,6 +63,12 @@ def be_verbose() -> Callable[[], None]:
 
 def is_verbose() -> bool:
     return _is_verbose
+
+
+def log_elsewhere(take: Callable[[logging.LogRecord, str], bool] | None) -> None:
+    """Give each message of a text log, with its text, to `take`; only what `take` refuses goes to stderr."""
+    global _elsewhere
+    _elsewhere = take
 
 
 @contextmanager
@@ -161,12 +168,18 @@ def stream_of_log() -> IO[str]:
 
 
 def _sentences(*, quiet: bool, repeats: bool) -> None:
-    handler = logging.StreamHandler(sys.stderr)
+    handler = _TextHandler(sys.stderr)
     handler.setLevel(logging.ERROR if quiet else logging.NOTSET)
     if not repeats:
         handler.addFilter(_each_once())
     handler.setFormatter(_PrintableFormatter())
     logging.basicConfig(handlers=[handler], level=logging.ERROR if quiet else logging.WARNING)
+
+
+class _TextHandler(logging.StreamHandler[Any]):
+    def emit(self, record: logging.LogRecord) -> None:
+        if _elsewhere is None or not _elsewhere(record, self.format(record)):
+            super().emit(record)
 
 
 class _PrintableFormatter(logging.Formatter):

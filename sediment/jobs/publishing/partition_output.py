@@ -16,6 +16,7 @@ from sediment.engine.directory.swap import replaced_files
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.spark.live_slots import LiveSlots
 from sediment.jobs.spark.task_environment import OnBytes, RateLimit, throttled
+from sediment.jobs.spark.task_figures import Figures
 from sediment.segment_io.errors import SedimentError, SourceChangedError
 from sediment.segment_io.format.names import (
     CLEANED_SUFFIX,
@@ -146,6 +147,11 @@ def copy_tasks(place: PartitionOutput, names: Sequence[str]) -> list[CopyTask]:
 def with_rate_share(task: CopyTask, slots: LiveSlots) -> CopyTask:
     """Return `task` with its executor's share of the I/O rate."""
     return replace(task, place=replace(task.place, rate_limit=task.place.rate_limit.over(slots)))
+
+
+def of_copy(_task: CopyTask, result: CopyResult) -> Figures:
+    size_bytes = sum(file.size_bytes for file in result.files or ())
+    return Figures(bytes_read=size_bytes, bytes_written=size_bytes)
 
 
 def copy_files(task: CopyTask, attempt: str) -> CopyResult:

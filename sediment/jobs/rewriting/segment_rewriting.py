@@ -21,6 +21,7 @@ from sediment.jobs.reporting.run_report import FAILED, QUARANTINED, SKIPPED
 from sediment.jobs.reporting.stage_timer import CLEAN, COMMIT, PLAN, SPARK
 from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.rewriting.destination import SegmentDestination
+from sediment.jobs.rewriting.figures import of_segment
 from sediment.jobs.rewriting.flow import Command
 from sediment.jobs.rewriting.in_place import DirectoriesInPlace
 from sediment.jobs.rewriting.options import RewriteOptions
@@ -243,6 +244,7 @@ class SegmentRewriting(Command[SelectedPartition, PlannedPartition, Rewritten], 
             SegmentTask.weight,
             prepare=SegmentTask.with_rate_share,
             title=titled("rewrite segments of", SegmentTask.partition),
+            figures=of_segment,
         ):
             self._run.timer.lap(CLEAN)
             for done in results:

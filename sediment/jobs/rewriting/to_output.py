@@ -22,7 +22,14 @@ from sediment.compaction.prepared_swap import PreparedSwap
 from sediment.engine.directory.uncleanable import Uncleanable
 from sediment.jobs.process.cancellation import RunStopped
 from sediment.jobs.publishing.output_directory import OUTPUT_INCOMPLETE, SOURCE_CHANGED, OutputDirectory
-from sediment.jobs.publishing.partition_output import CopyTask, copy_files, copy_tasks, has_replacement, with_rate_share
+from sediment.jobs.publishing.partition_output import (
+    CopyTask,
+    copy_files,
+    copy_tasks,
+    has_replacement,
+    of_copy,
+    with_rate_share,
+)
 from sediment.jobs.reporting.run_report import FAILED, QUARANTINED, PartitionOutcome
 from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.rewriting.destination import SegmentDestination, check_stopped_cleanly
@@ -162,6 +169,7 @@ class NewLogDirectory(SegmentDestination[Rewritten]):
             is_stopped=self.run.stop.is_set,
             prepare=with_rate_share,
             title=titled("copy files of", CopyTask.folder),
+            figures=of_copy,
         ):
             for each in results:
                 if each.result is not None and each.result.files is not None:

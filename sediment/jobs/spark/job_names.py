@@ -1,36 +1,69 @@
-"""Names of Spark jobs and stages, for the UI and the event log: what a job does, and to which partitions."""
+"""Names and tags of Spark jobs, for the UI and the event log: what a job does, and to which partitions."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
 
 _STAGE_NAME = "callSite.short"  # Spark's local property; without it, a stage is named by a line of this package
+_TAGS = "spark.job.tags"  # the property of `SparkContext.addJobTag`, which sets one tag at a time
+_MOST_TAGGED = 8  # partitions; the event log repeats the tags for each stage
+_SHOWN_CHARACTERS, _SHOWN_OF_END = 60, 12  # of a name, which may have 255, and whose end is the number of a partition
 
 
-def titled(verb: str, name: Callable[[Item], object]) -> Callable[[Sequence[Item]], str]:
+@dataclass(frozen=True, slots=True)
+class JobName:
+    """`title` is the description of a job and the name of its stages; the job is about `partitions`."""
+
+    title: str
+    partitions: Sequence[str] = ()
+
+    def tags(self, group: str) -> str:
+        """Return the tags of a job: the run, and each partition unless there are many."""
+        partitions = self.partitions if len(self.partitions) <= _MOST_TAGGED else ()
+        return ",".join((group, *(name for name in partitions if name and "," not in name)))
+
+
+def titled(verb: str, name: Callable[[Item], object]) -> Callable[[Sequence[Item]], JobName]:
     """Return a function that names the job of some items, such as "clean orders-3 and 15 more"."""
 
-    def title(items: Sequence[Item]) -> str:
-        more = f" and {len(items) - 1} more" if len(items) > 1 else ""
-        return f"{verb} {name(items[0])}{more}"
+    def job_name(items: Sequence[Item]) -> JobName:
+        partitions = tuple(dict.fromkeys(str(name(item)) for item in items))
+        more = f" and {len(partitions) - 1} more" if len(partitions) > 1 else ""
+        return JobName(f"{verb} {shown(partitions[0])}{more}", partitions)
 
-    return title
+    return job_name
+
+
+def shown(name: str) -> str:
+    if len(name) <= _SHOWN_CHARACTERS:
+        return name
+    return f"{name[: _SHOWN_CHARACTERS - _SHOWN_OF_END - 1]}…{name[-_SHOWN_OF_END:]}"
 
 
 @contextmanager
-def named_job(sc: Any, group: str, title: str) -> Iterator[None]:
-    """Name the Spark jobs of this thread inside the `with` block, and their stages, by `title`."""
+def named_job(sc: Any, group: str, name: JobName) -> Iterator[None]:
+    """Name the Spark jobs of this thread inside the `with` block, and their stages, by the title of `name`.
+
+    Afterwards, the jobs of this thread have no name.
+    """
     traceback_utils: Any = importlib.import_module("pyspark.traceback_utils")
-    sc.setJobGroup(group, title)
-    # Inside, the actions of PySpark do not name their stages themselves.
-    with traceback_utils.SCCallSiteSync(sc):
-        name_stage(sc, title)
-        yield
+    sc.setJobGroup(group, name.title)
+    sc.setLocalProperty(_TAGS, name.tags(group))
+    try:
+        # Inside, the actions of PySpark do not name their stages themselves.
+        with traceback_utils.SCCallSiteSync(sc):
+            name_stage(sc, name.title)
+            yield
+    finally:
+        with suppress(Exception):  # the JVM may have ended, which is then the error of the job
+            sc.setLocalProperty(_TAGS, None)
+            sc._jsc.clearJobGroup()
 
 
 def name_stage(sc: Any, name: str) -> None:

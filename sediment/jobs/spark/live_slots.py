@@ -6,20 +6,25 @@ dynamic allocation.  `defaultParallelism` is no measure of them: it is at least 
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
+import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from sediment.jobs.spark.job_names import named_job
+from sediment.jobs.spark.job_names import JobName, named_job
+
+_LOGGER = logging.getLogger(__name__)
 
 FEWEST_IN_FLIGHT = 16
 """Tasks that wait or run on a cluster, even if it has fewer slots, because Spark adds executors only for tasks that
 wait."""
 
 _POLL_SECONDS = 0.2
+_PATIENCE_SECONDS = 30
 _IN_THIS_PROCESS = re.compile(r"local(\[|$)")
 
 
@@ -70,6 +75,35 @@ def read_slots(sc: Any) -> LiveSlots:
     )
 
 
+class Shortage:
+    """Warns, once, that tasks have waited for a long time and there is no executor."""
+
+    def __init__(self, patience_seconds: float = _PATIENCE_SECONDS) -> None:
+        self._patience_seconds = patience_seconds
+        self._since: float | None = None
+        self._is_told = False
+
+    def warn(self, sc: Any, *, is_waiting: bool) -> None:
+        """Take note that tasks wait for an executor now, or do not."""
+        if not is_waiting:
+            self._since = None
+            return
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        if not self._is_told and now - self._since >= self._patience_seconds:
+            self._is_told = True
+            settings = sc.getConf()
+            wanted = f"{settings.get('spark.executor.memory', '1g')} of memory"
+            cores = settings.get("spark.executor.cores")
+            _LOGGER.warning(
+                "no executor has been there for %d s, and tasks wait for one; check that %s has room for executors "
+                "with %s",
+                now - self._since,
+                sc.master,
+                wanted if cores is None else f"{wanted} and {cores} cores",
+            )
+
+
 def await_slots(sc: Any, group: str) -> LiveSlots:
     """Return the slots of `sc` as soon as there is one; meanwhile, a job of the group `group` waits for executors.
 
@@ -81,12 +115,14 @@ def await_slots(sc: Any, group: str) -> LiveSlots:
     # The first task with work depends on the cores and the number of the executors, so this job has no work.
     waiting = threading.Thread(target=_wait, args=(sc, group), name="sediment-wait", daemon=True)
     waiting.start()
+    shortage = Shortage()
     while not slots.tasks and waiting.is_alive():
+        shortage.warn(sc, is_waiting=True)
         waiting.join(_POLL_SECONDS)
         slots = read_slots(sc)
     return slots
 
 
 def _wait(sc: Any, group: str) -> None:
-    with suppress(Exception), named_job(sc, group, "wait for executors"):
+    with suppress(Exception), named_job(sc, group, JobName("wait for executors")):
         sc.parallelize(range(FEWEST_IN_FLIGHT), FEWEST_IN_FLIGHT)._jrdd.count()

@@ -35,10 +35,13 @@ from sediment.jobs.process.cancellation import (
     is_stopping,
     stop_on_signals,
 )
-from sediment.jobs.process.stderr_log import as_line, is_verbose
+from sediment.jobs.process.stderr_log import as_line, is_verbose, log_elsewhere
 from sediment.jobs.process.unnamed_user import variables_for_spark
 from sediment.jobs.spark.cds_options import archive_options, make_archive_in_background
+from sediment.jobs.spark.driver_log import driver_log
 from sediment.jobs.spark.java import INSTALL_JAVA, MIN_JAVA, check_java, java_version
+from sediment.jobs.spark.live_slots import is_local
+from sediment.jobs.spark.task_figures import start_counting, stop_counting
 from sediment.jobs.spark.worker_python import check_worker_python, safe_path_variables
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.extras import install_command
@@ -95,7 +98,6 @@ _EVERYWHERE = {
     "spark.python.worker.faulthandler.enabled": "true",
     "spark.python.worker.reuse": "true",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 * 1024 * 1024),
-    "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
 
@@ -123,6 +125,8 @@ _LOCALLY = {
     "spark.python.unix.domain.socket.enabled": "true",
 }
 
+_QUICK_START = {"spark.ui.enabled": "false"}
+"""For a local run of the command `sediment`, which ends before anybody could open the UI."""
 
 _sharing = threading.Lock()
 _users: dict[SparkContext, int] = {}
@@ -212,7 +216,9 @@ def under_spark_submit() -> bool:
 
 
 def spark_settings(master: str, given: Mapping[str, str]) -> dict[str, str]:
-    wanted = _EVERYWHERE | (_LOCALLY if master.startswith("local") else {})
+    wanted = dict(_EVERYWHERE)
+    if master.startswith("local"):
+        wanted |= _LOCALLY if under_spark_submit() else _LOCALLY | _QUICK_START
     if is_verbose():
         wanted["spark.log.level"] = "WARN"
     if "spark.driver.extraJavaOptions" in wanted:
@@ -276,10 +282,14 @@ def _start(master: str | None, app_name: str, more: MoreSettings | None) -> Spar
     except (PySparkException, Py4JError) as error:
         chatter.close_pipe()
         raise _not_started(error, chatter.heard()) from error
-    # No task uses an accumulator, and without this line a JVM that ends by itself would leave a traceback on stderr.
+    # No task uses an accumulator of PySpark, and without this line a JVM that ends by itself would leave a traceback on
+    # stderr.
     accumulators: Any = sc._accumulatorServer
     accumulators.handle_error = lambda *_request: None
     chatter.pass_on()
+    start_counting(sc)
+    if under_spark_submit() and not is_local(sc):
+        log_elsewhere(driver_log(sc))
     _LOGGER.debug("Spark %s started on %s in %.1f s", sc.version, sc.master, time.monotonic() - started)
     if threading.current_thread() is threading.main_thread():
         # SparkContext installs its own signal handler, which would end a run before the work in progress is finished.
@@ -398,6 +408,8 @@ def _stop(sc: SparkContext) -> None:
     """Stop Spark in the JVM now, and PySpark's context in the background, where it waits a second for accumulators."""
     from py4j.protocol import Py4JError
 
+    log_elsewhere(None)
+    stop_counting(sc)
     address = sc._accumulatorServer.server_address
     with contextlib.suppress(Py4JError, OSError):  # a JVM that has ended counts as stopped
         if is_stopping():

@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from sediment.jobs.spark.job_names import named_job
-from sediment.jobs.spark.live_slots import LiveSlots, await_slots, read_slots
+from sediment.jobs.spark.job_names import JobName, named_job
+from sediment.jobs.spark.live_slots import LiveSlots, Shortage, await_slots, read_slots
+from sediment.jobs.spark.task_figures import Figures, collect, with_figures
 from sediment.jobs.spark.work_queue import FirstPhase, SecondPhase, WorkQueue, pack_items
 
 Item = TypeVar("Item")
@@ -81,8 +82,8 @@ def _as_it_is(item: Item, _slots: LiveSlots) -> Item:
     return item
 
 
-def _counted(items: Sequence[Any]) -> str:
-    return f"{len(items)} partitions"
+def _counted(items: Sequence[Any]) -> JobName:
+    return JobName(f"{len(items)} partitions")
 
 
 def run_on_executors(
@@ -97,12 +98,14 @@ def run_on_executors(
     is_stopped: Callable[[], bool] = _never,
     prepare: Callable[[Item, LiveSlots], Item] = _as_it_is,
     jobs: Jobs[Item, Result] | None = None,
-    title: Callable[[Sequence[Item]], str] = _counted,
+    title: Callable[[Sequence[Item]], JobName] = _counted,
+    figures: Callable[[Item, Result], Figures] | None = None,
 ) -> Iterator[list[TaskResult[Item, Result]]]:
     """Run `items` on the executors of the SparkContext `sc`; yield the results of each task when the task finishes.
 
     `perform(item, attempt)` runs in a task; `attempt` is unique among all attempts of the application.  `group` names
     the Spark job group of the run, with which a caller can cancel running jobs, and `title` the job of some items.
+    Spark's UI and event log show the `figures` of each result.
     With `in_order` the items start in their order, except for small neighbours that share a task.  Each slot runs at
     least `least_rounds` tasks one after another; 1 is enough for short items, because each task costs Spark some CPU
     time.  After `is_stopped` returns True, no further task starts.
@@ -110,7 +113,7 @@ def run_on_executors(
     `prepare(item, slots)` is called when an item starts; the item that it returns is sent to the task, and is the item
     of the result.
     """
-    steps = _Steps(_Completed(perform), prepare, jobs, title, group, is_stopped)
+    steps = _Steps(_Completed(perform), prepare, jobs, title, figures, group, is_stopped)
     return _results(sc, items, weight, steps, in_order=in_order, least_rounds=least_rounds)
 
 
@@ -136,10 +139,11 @@ def run_pending(
     is_stopped: Callable[[], bool] = _never,
     prepare: Callable[[Item, LiveSlots], Item] = _as_it_is,
     jobs: Jobs[Item, Result] | None = None,
-    title: Callable[[Sequence[Item]], str] = _counted,
+    title: Callable[[Sequence[Item]], JobName] = _counted,
+    figures: Callable[[Item, Result], Figures] | None = None,
 ) -> Iterator[list[TaskResult[Item, Result]]]:
     """Run `items` like `run_on_executors`, but finish each item of a task only after the next items have started."""
-    steps = _Steps(start, prepare, jobs, title, group, is_stopped)
+    steps = _Steps(start, prepare, jobs, title, figures, group, is_stopped)
     return _results(sc, items, weight, steps, in_order=in_order, least_rounds=1)
 
 
@@ -150,7 +154,8 @@ class _Steps(Generic[Item, Result]):
     start: Callable[[Item, str], Pending[Result]]
     prepare: Callable[[Item, LiveSlots], Item]
     jobs: Jobs[Item, Result] | None
-    title: Callable[[Sequence[Item]], str]
+    title: Callable[[Sequence[Item]], JobName]
+    figures: Callable[[Item, Result], Figures] | None
     group: str
     is_stopped: Callable[[], bool]
 
@@ -218,12 +223,14 @@ class _Pool(Generic[Item, Result]):
         self._closed.set()
 
     def _watch(self) -> None:
+        shortage = Shortage()
         while not self._closed.wait(_WATCH_SECONDS):
             try:
                 slots = read_slots(self._sc)
             except Exception:
                 _LOGGER.debug("the slots cannot be read any more", exc_info=True)
                 return  # Spark has stopped
+            shortage.warn(self._sc, is_waiting=not slots.tasks and self._work.is_busy)
             if slots.tasks:  # without executors, the figures of the last ones are the best guess
                 with self._lock:
                     self._slots = slots
@@ -259,6 +266,8 @@ class _Pool(Generic[Item, Result]):
         if error is not None:
             self._fail(items, error)
             return
+        start, figures = self._steps.start, self._steps.figures
+        counted = None if figures is None else _CountedTask(start, figures)
         try:
             items = [self._steps.prepare(item, self._slots) for item in items]
             # Each packed task is a separate Spark job, so the driver can commit a partition as soon as its task is
@@ -266,7 +275,8 @@ class _Pool(Generic[Item, Result]):
             with named_job(self._sc, self._steps.group, self._steps.title(items)):
                 # The tasks use an RDD, because Catalyst needs seconds for its first plan, which is noticeable in a
                 # small run.
-                results = self._sc.parallelize(items, 1).mapPartitions(_TaskFunction(self._steps.start)).collect()
+                rows = self._sc.parallelize(items, 1)
+                results = collect(self._sc, rows.mapPartitions, _TaskFunction(start), counted)
         except Exception as lost:
             self._lost(items, lost)
         else:
@@ -344,14 +354,31 @@ class _TaskFunction(Generic[Item, Result]):
     start: Callable[[Item, str], Pending[Result]]
 
     def __call__(self, items: Iterator[Item]) -> Iterator[Result]:
+        for _, result in self.pairs(items):
+            yield result
+
+    def pairs(self, items: Iterator[Item]) -> Iterator[tuple[Item, Result]]:
         attempt = attempt_name()
-        started: deque[Pending[Result]] = deque()
+        started: deque[tuple[Item, Pending[Result]]] = deque()
         for item in items:
-            started.append(self.start(item, attempt))
+            started.append((item, self.start(item, attempt)))
             if len(started) > _MOST_PENDING:
-                yield started.popleft().finish()
-        for last in started:
-            yield last.finish()
+                first, pending = started.popleft()
+                yield first, pending.finish()
+        for last, pending in started:
+            yield last, pending.finish()
+
+
+@dataclass(frozen=True, slots=True)
+class _CountedTask(Generic[Item, Result]):
+    """Function of a Spark task whose results carry their figures."""
+
+    start: Callable[[Item, str], Pending[Result]]
+    figures: Callable[[Item, Result], Figures]
+
+    def __call__(self, items: Iterator[Item]) -> Iterator[bytes]:
+        for item, result in _TaskFunction(self.start).pairs(items):
+            yield with_figures(self.figures(item, result), result)
 
 
 def attempt_name() -> str:

@@ -132,6 +132,11 @@ class WorkQueue(Generic[Item, Result]):
         self._first_phases = 0
         self._second_phases = 0
 
+    @property
+    def is_busy(self) -> bool:
+        """True if work was started that has not ended."""
+        return self._first_phases + self._second_phases > 0
+
     def take_again(self, items: Iterable[Item], lost_with: Exception) -> None:
         """Start each of the items again, in a task of its own."""
         self._lost += (FirstPhase([item], lost_with) for item in items)

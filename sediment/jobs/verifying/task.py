@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.run_report import FAILED
+from sediment.jobs.spark.task_figures import Figures
 from sediment.segment_io.errors import SedimentError, SourceChangedError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.live_segments import live_segments
@@ -26,6 +27,12 @@ def compare_pair(pair: Pair, _attempt: str) -> PairReport | SourceChangedError:
                 advice="stop the process that writes to the log, or compare a copy",
             )
     return report
+
+
+def of_comparison(pair: Pair, result: PairReport | SourceChangedError) -> Figures:
+    if isinstance(result, SourceChangedError):
+        return Figures()
+    return Figures(bytes_read=pair.readable_bytes, records_read=result.records_before + result.records_after)
 
 
 def failed_pair(pair: Pair, code: str | None, reason: str | None) -> PairReport:

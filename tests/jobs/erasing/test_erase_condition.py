@@ -118,7 +118,7 @@ def test_a_condition_that_may_select_others_in_another_run_or_reads_something_el
     spark, logs, condition, what
 ):
     with pytest.raises(UsageError) as refused:
-        matching_offsets(spark, condition, [logs / "people-0"])
+        matching_offsets(spark, condition, [logs / "people-0"], group="g")
     assert what in refused.value.what
     assert "subquery" in what or DIFFERS in refused.value.what
     assert "secret" not in str(refused.value)
@@ -131,7 +131,7 @@ def test_a_function_of_the_record_alone_is_a_condition(spark, logs):
         "exists(array(1, 2), x -> x > offset) AND to_date('31.12.2025', 'dd.MM.yyyy') > DATE '2025-01-01'",
         "coalesce(try_to_number(CAST(value AS STRING), '9'), offset) = 0",
     )
-    found = matching_offsets(spark, " AND ".join(f"({each})" for each in parts), [logs / "people-0"])
+    found = matching_offsets(spark, " AND ".join(f"({each})" for each in parts), [logs / "people-0"], group="g")
     assert found["people-0"].tolist() == [0]
 
 

@@ -28,6 +28,8 @@ from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
 from sediment.segment_io.partition.listing import list_log
 from tests.corpus import assert_same_log, load_case
 from tests.jobs.log_dirs import Outcome, make_log_dir, topic_sets, tree
+from tests.jobs.spark.event_logs import Event, figures_of_stages, figures_of_tasks, of_kind, read_events
+from tests.jobs.spark.event_logs import settings as event_log_settings
 from tests.waiting import LIMIT_SECONDS, wait_until
 
 CASES = ("plain", "mixed-codecs", "transactions", "everything")
@@ -168,10 +170,32 @@ def test_a_local_cluster_gives_the_same_bytes(cases, expected, tmp_path):
 
 
 def test_a_standalone_master_with_two_workers_gives_the_same_bytes(cases, expected, tmp_path):
-    log_dir = fresh_log_dir(tmp_path / "logs", cases)
+    log_dir, log = fresh_log_dir(tmp_path / "logs", cases), tmp_path / "events"
+    log.mkdir()
     with standalone(tmp_path, "127.0.0.1", "127.0.0.2") as cluster:
-        outcome = finish(start(log_dir, cases, cluster.url, spark_executor_memory="512m"))
+        conf = {"spark_executor_memory": "512m"} | event_log_settings(log)
+        outcome = finish(start(log_dir, cases, cluster.url, **conf))
     assert_all_as_expected(outcome, log_dir, cases, expected)
+    assert_the_event_log_tells(read_events(log), outcome)
+
+
+def assert_the_event_log_tells(events: list[Event], outcome: Outcome) -> None:
+    """It tells what the report of a run tells: its partitions and its figures, by task, and by stage."""
+    partitions = outcome.report["partitions"]
+    figures = figures_of_tasks(events)
+    read, kept = (sum(each[name] for each in partitions) for name in ("messages_read", "messages_written"))
+    assert (figures["records read"], figures["records kept"]) == (read, kept)
+    assert figures["records dropped"] == read - kept > 0
+    assert figures["bytes read"] > figures["bytes written"] > 0
+    assert figures_of_stages(events) == figures
+    metrics = [event["Task Metrics"] for event in of_kind(events, "TaskEnd")]
+    assert sum(each["Input Metrics"]["Bytes Read"] for each in metrics) == figures["bytes read"]
+    assert sum(each["Input Metrics"]["Records Read"] for each in metrics) == read
+    assert sum(each["Output Metrics"]["Bytes Written"] for each in metrics) == figures["bytes written"]
+    assert sum(each["Output Metrics"]["Records Written"] for each in metrics) == kept
+    jobs = [event["Properties"] for event in of_kind(events, "JobStart")]
+    tags = {tag for job in jobs for tag in job["spark.job.tags"].split(",")}
+    assert tags == {outcome.report["run_id"], *(each["partition"] for each in partitions)}
 
 
 def shell_environment(**more: str) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -15,6 +14,8 @@ from typing import Any
 import pytest
 
 from sediment.jobs.spark.session import QUICK_JVM
+from tests.jobs.spark.event_logs import of_kind, read_events
+from tests.jobs.spark.event_logs import settings as event_log_settings
 from tests.jobs.spark.test_clusters import standalone
 from tests.waiting import LIMIT_SECONDS
 
@@ -48,8 +49,6 @@ _SETTINGS = {
     "spark.driver.extraJavaOptions": QUICK_JVM,
     "spark.executor.extraJavaOptions": QUICK_JVM,
     "spark.executor.memory": "512m",
-    "spark.eventLog.enabled": "true",
-    "spark.eventLog.compress": "false",
     "spark.ui.enabled": "false",
     "spark.log.level": "ERROR",
 }
@@ -112,7 +111,7 @@ def busy_share(events: Iterable[dict[str, Any]]) -> tuple[float, int]:
 def test_slots_that_come_later_are_busy_soon(tmp_path: Path, more: dict[str, str]) -> None:
     log = tmp_path / "events"
     log.mkdir()
-    settings = _SETTINGS | more | {"spark.eventLog.dir": log.as_uri()}
+    settings = _SETTINGS | more | event_log_settings(log)
     with standalone(tmp_path) as cluster:
         process = subprocess.Popen(
             [
@@ -134,12 +133,11 @@ def test_slots_that_come_later_are_busy_soon(tmp_path: Path, more: dict[str, str
         finally:
             process.kill()
     assert process.returncode == 0, stderr
-    (path,) = (path for path in log.rglob("*") if path.is_file() and "appstatus" not in path.name)
-    events = [json.loads(line) for line in path.read_text().splitlines()]
+    events = read_events(log)
     share, slots = busy_share(events)
     assert slots == 8
     assert share >= 0.9
-    jobs = [event for event in events if event["Event"] == "SparkListenerJobStart"]
+    jobs = of_kind(events, "JobStart")
     names = {event["Properties"]["spark.job.description"] for event in jobs}
     assert names == {event["Stage Infos"][-1]["Stage Name"] for event in jobs}
     assert all(name.startswith("clean orders-") or name == "wait for executors" for name in names)

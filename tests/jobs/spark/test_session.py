@@ -66,6 +66,13 @@ def test_what_is_given_is_left_alone() -> None:
     assert added["spark.python.daemon.module"] == "sediment.jobs.spark.worker_daemon"
 
 
+@pytest.mark.parametrize(("master", "submits", "is_off"), [("local[2]", False, True), ("local[2]", True, False)])
+def test_spark_submit_has_a_ui(monkeypatch: pytest.MonkeyPatch, master: str, submits: bool, is_off: bool) -> None:
+    monkeypatch.setattr(session, "under_spark_submit", lambda: submits)
+    assert (spark_settings(master, {}).get("spark.ui.enabled") == "false") is is_off
+    assert "spark.ui.enabled" not in spark_settings("yarn", {})
+
+
 def test_a_cluster_gets_nothing_that_only_this_machine_can_have() -> None:
     added = spark_settings("spark://host:7077", {})
     assert not {"spark.driver.host", "spark.driver.bindAddress", "spark.python.daemon.module", SOCKETS} & set(added)
@@ -84,6 +91,7 @@ def test_settings_files_agree_with_what_a_local_run_gets() -> None:
     lines = [line.split(maxsplit=1) for line in conf.splitlines() if line and not line.startswith("#")]
     wanted = spark_settings("local[*]", {})
     assert wanted.pop(SOCKETS) == "true"  # the file also serves clusters
+    assert wanted.pop("spark.ui.enabled") == "false"  # and it is for spark-submit
     assert dict(lines) == wanted
 
 
@@ -239,6 +247,42 @@ def test_spark_submit_decides_the_master(tmp_path: Path) -> None:
         timeout=LIMIT_SECONDS,
     )
     assert "local[1] false 3" in done.stdout, done.stderr
+
+
+_LOGS = """
+import logging
+from sediment.jobs.process.stderr_log import TEXT, log_to_stderr
+from sediment.jobs.spark.session import spark_context
+
+logger = logging.getLogger("sediment.jobs.test")
+with log_to_stderr(TEXT, quiet=False):
+    logger.warning("one")
+    with spark_context(None, "test") as sc:
+        for _ in range(2):
+            logger.warning("two at s3://me:secret@host/ {}")
+        logger.info("not a warning")
+        logging.getLogger("other").warning("three")
+        print(sc.uiWebUrl is not None)
+    logger.warning("four")
+"""
+
+
+def test_on_a_cluster_under_spark_submit_warnings_are_in_the_log_of_the_driver_and_the_ui_is_on(tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(_LOGS)
+    submit = Path(sys.executable).parent / "spark-submit"
+    done = subprocess.run(
+        [submit, "--master", "local-cluster[1,1,1024]", script],
+        env=os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_SECONDS,
+    )
+    # spark-submit sends both streams of Python to stdout, and the log of the JVM to stderr.
+    assert done.stdout.splitlines() == ["one", "three", "True", "four"], done.stderr
+    (said,) = (line for line in done.stderr.splitlines() if " test: " in line)
+    assert " WARN " in said and said.endswith(" two at s3://host/ {}")
 
 
 def test_runs_in_several_threads_share_one_context_until_the_last_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,40 @@
+"""What Spark's UI calls a job."""
+
+from __future__ import annotations
+
+import pytest
+
+from sediment.jobs.spark.job_names import JobName, named_job, titled
+
+LONG = "a" * 249 + "-12345"
+
+
+@pytest.mark.parametrize(
+    ("partitions", "title"),
+    [
+        (["orders-3"], "clean orders-3"),
+        (["orders-3", "orders-4"], "clean orders-3 and 1 more"),
+        (["orders-3", "orders-3", "orders-3"], "clean orders-3"),  # three segments of one partition
+        ([LONG, "orders-4"], f"clean {'a' * 47}…{'a' * 6}-12345 and 1 more"),
+    ],
+)
+def test_a_job_is_named_by_its_partitions(partitions: list[str], title: str) -> None:
+    assert titled("clean", str)(partitions).title == title
+
+
+def test_a_job_has_a_tag_for_its_run_and_for_each_of_few_partitions() -> None:
+    assert titled("clean", str)(["a-0", "b-1"]).tags("run") == "run,a-0,b-1"
+    assert titled("clean", str)([LONG]).tags("run") == f"run,{LONG}"
+    assert titled("clean", str)([f"a-{number}" for number in range(9)]).tags("run") == "run"
+
+
+def test_a_name_that_spark_would_take_for_two_tags_is_none() -> None:
+    assert JobName("copy", ("", "a,b", "c-0")).tags("run") == "run,c-0"
+
+
+def test_spark_knows_the_tags_of_a_job_and_forgets_them_after_it(sc) -> None:
+    with named_job(sc, "run", JobName("clean a-0", ["a-0"])):
+        assert set(sc.getJobTags()) == {"run", "a-0"}
+        assert sc.getLocalProperty("spark.job.description") == "clean a-0"
+    assert set(sc.getJobTags()) == set()
+    assert sc.getLocalProperty("spark.jobGroup.id") is None
