@@ -17,7 +17,7 @@ VERSITYGW := .versitygw
 VERSITYGW_VERSION := v1.8.0
 
 .DEFAULT_GOAL := help
-.PHONY: suite bench-race help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery bench-records bench-driver bench-serve bench-verify lint bench bench-all bench-commands bench-quick bench-page bench-memory bench-scale bench-load bench-cluster bench-buckets bench-incremental bench-partitions conformance conformance-nightly client-suites schemas e2e wheel sdist bundle bundle-test airflow-test docs clean
+.PHONY: suite bench-race help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery bench-records bench-driver bench-serve bench-verify lint bench bench-all bench-commands bench-quick bench-page bench-memory bench-scale bench-load bench-cluster bench-buckets bench-incremental bench-partitions conformance conformance-nightly client-suites schemas e2e wheel sdist bundle bundle-test yarn airflow-test docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.* ## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
@@ -149,6 +149,9 @@ bundle: wheel ## pack Sediment and its dependencies for spark-submit --archives,
 
 bundle-test: bundle #: test the wheel in an empty environment, and the bundle on a standalone cluster
 	@$(BIN)/python -m pytest -m bundle tests/bundle $(ARGS)
+
+yarn: bundle #: test the bundle on a YARN of this machine, in both deploy modes (downloads Hadoop's JARs once)
+	@$(BIN)/python -m pytest -m yarn tests/yarn $(ARGS)
 
 $(AIRFLOW)/.ready: conf/airflow-constraints.txt
 	@python=$$(conf/find-python.sh) && { [ -x $(AIRFLOW)/bin/python ] || "$$python" -m venv $(AIRFLOW); }

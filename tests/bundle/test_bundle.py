@@ -6,7 +6,6 @@ import json
 import shutil
 import subprocess
 import sys
-import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from tests.archives import unpack
+from tests.bundle.unpacked import BUNDLE, Unpacked, unpack_bundle
 from tests.corpus import assert_same_log, load_case
 from tests.jobs.log_dirs import corpus_log_dir
 from tests.ports import free_port
@@ -25,7 +24,6 @@ pytestmark = [pytest.mark.bundle, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 DIST = ROOT / "dist"
-BUNDLE = DIST / "sediment-environment.tar.gz"
 NOW = "--now-ms=1700001000000"
 
 
@@ -36,10 +34,7 @@ class Cluster:
     scratch: Path
     url: str
     environment: Mapping[str, str]
-
-    @property
-    def unpacked(self) -> Path:
-        return self.scratch / "environment"
+    unpacked: Unpacked
 
     def submit(self, *command: object) -> subprocess.CompletedProcess[str]:
         """As docs/operate/cluster.md says."""
@@ -60,20 +55,15 @@ class Cluster:
         )
 
     def sediment(self, *arguments: object) -> subprocess.CompletedProcess[str]:
-        (script,) = self.unpacked.glob("lib/python3.*/site-packages/sediment/jobs/cli.py")
-        return self.submit(script, *arguments)
+        return self.submit(self.unpacked.script, *arguments)
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    assert BUNDLE.exists(), "make bundle makes it"
     scratch = tmp_path_factory.mktemp("cluster")
-    unpacked, home = scratch / "environment", scratch / "spark"
-    with tarfile.open(BUNDLE) as archive:
-        unpack(archive, unpacked, trusted=True)  # it links to the host's Python
+    unpacked, home = unpack_bundle(scratch / "environment"), scratch / "spark"
     shutil.copytree(Path(pyspark.__file__).parent, home, ignore=shutil.ignore_patterns("__pycache__"))
-    driver = str(unpacked / "bin" / "python")
-    environment = bare_environment(scratch, SPARK_HOME=str(home), PYSPARK_DRIVER_PYTHON=driver)
+    environment = bare_environment(scratch, SPARK_HOME=str(home), PYSPARK_DRIVER_PYTHON=str(unpacked.python))
     port = free_port()
     url, deploy = f"spark://127.0.0.1:{port}", "org.apache.spark.deploy"
     commands = [[f"{deploy}.master.Master", "--host", "127.0.0.1", "--port", str(port)]]
@@ -92,7 +82,7 @@ def cluster(tmp_path_factory):
                 )
             if number == 0:
                 wait_until(lambda log=log: "I have been elected leader" in log.read_text())
-        yield Cluster(scratch, url, environment)
+        yield Cluster(scratch, url, environment, unpacked)
     finally:
         for process in processes:
             process.kill()

@@ -35,6 +35,10 @@ _PACKAGES = (f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}", "org.slf4j:slf4j-no
 _TOOLS_PACKAGES = (f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}",)
 _SPARK_KAFKA_PACKAGES = (f"org.apache.spark:spark-sql-kafka-0-10_2.13:{SPARK_VERSION}",)
 _HADOOP_PACKAGES = (f"org.apache.hadoop:hadoop-client-minicluster:{HADOOP_VERSION}",)
+_YARN_PACKAGES = (
+    *("org.junit.jupiter:junit-jupiter-api:5.11.4", "org.mockito:mockito-core:4.11.0"),
+    "org.bouncycastle:bcpkix-jdk18on:1.78.1",
+)
 _SOURCES = Path(__file__).parent / "java"
 _MAIN = "sediment.oracle.Main"
 
@@ -695,6 +699,16 @@ def hadoop_jars() -> Path:
     directory = platformdirs.user_cache_path("sediment") / f"hadoop-{HADOOP_VERSION}"
     jar = f"*hadoop-client-minicluster-{HADOOP_VERSION}.jar"
     return _fetched(directory, jar, _SOURCES / "hadoop-pom.xml", _HADOOP_PACKAGES)
+
+
+def yarn_jars() -> Path:
+    """Return the directory of the JARs that YARN's mini cluster needs beside `hadoop_jars`.
+
+    Raises:
+        OracleUnavailableError: they are not there and neither Maven nor Spark could bring them.
+    """
+    directory = platformdirs.user_cache_path("sediment") / f"yarn-{HADOOP_VERSION}"
+    return _fetched(directory, "*mockito-core-*.jar", _SOURCES / "yarn-pom.xml", _YARN_PACKAGES)
 
 
 def _fetched(directory: Path, jar: str, pom: Path, packages: Sequence[str]) -> Path:
