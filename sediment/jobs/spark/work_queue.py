@@ -2,8 +2,9 @@
 
     local       all items are packed at once; two tasks wait in addition to those that run; splits come last, one at a
                 time
-    cluster     a task gets its share of the items that are left, by the slots of that moment, the heaviest items first;
-                many partitions are cleaned in splits at the same time, beside the others
+    cluster     a task gets its share of the items that are left, by the slots of that moment, the heaviest items first,
+                but no less than is worth a task; many partitions are cleaned in splits at the same time, beside the
+                others
 
 Invariant: every item is taken once, and again only after `take_again` or `ask`.
 """
@@ -23,6 +24,8 @@ Result = TypeVar("Result")
 
 TASK_WEIGHT, TASK_ITEMS = 2 << 30, 128  # limits of one task; larger tasks would delay the results
 _NEIGHBOURS, _NEIGHBOURS_WEIGHT = 8, 64 << 20  # maximum items and bytes of a task if items start in order
+_LEAST_TASK_WEIGHT = 128 << 20  # an eighth of a second of work, because a task costs 40 ms of CPU time itself
+_ITEM_WEIGHT = 2 << 20  # an item costs as much as its bytes and these, which take 2 ms
 _WAITING_TASKS = 2  # in addition to one for each slot, so no slot waits for the driver
 _LEAST_ROUNDS = 2  # on a cluster, so that half of the items are left for slots that come later
 _MOST_SECOND_PHASES = 16  # more of them would only share the slots, and each keeps a shuffle on the executors' disks
@@ -91,7 +94,7 @@ class SharedItems(Generic[Item]):
     def __init__(self, items: Iterable[Item], weight: Callable[[Item], int], rounds: int) -> None:
         self._left = deque(sorted(items, key=weight, reverse=True))
         self._weight = weight
-        self._left_weight = sum(map(weight, self._left))
+        self._left_weight = sum(map(self._cost, self._left))
         self._rounds = rounds
 
     def __bool__(self) -> bool:
@@ -99,15 +102,17 @@ class SharedItems(Generic[Item]):
 
     def take(self, slots: LiveSlots) -> list[Item]:
         tasks = self._rounds * tasks_in_flight(slots)
-        most_items = min(TASK_ITEMS, -(-len(self._left) // tasks))
-        capacity = min(TASK_WEIGHT, -(-self._left_weight // tasks))
+        share = min(TASK_WEIGHT, max(_LEAST_TASK_WEIGHT, -(-self._left_weight // tasks)))
         taken = [self._left.popleft()]
-        total = self._weight(taken[0])
-        while self._left and len(taken) < most_items and total + self._weight(self._left[0]) <= capacity:
+        total = self._cost(taken[0])
+        while self._left and len(taken) < TASK_ITEMS and total + self._cost(self._left[0]) <= share:
             taken.append(self._left.popleft())
-            total += self._weight(taken[-1])
+            total += self._cost(taken[-1])
         self._left_weight -= total
         return taken
+
+    def _cost(self, item: Item) -> int:
+        return self._weight(item) + _ITEM_WEIGHT
 
 
 def pack_items(

@@ -37,7 +37,7 @@ settings = dict(pair.split("=", 1) for pair in sys_argv[3:])
 sc = SparkContext(conf=SparkConf().setMaster(sys_argv[0]).setAll(settings.items()))
 print("started", flush=True)
 title = titled("clean", lambda number: f"orders-{number}")
-tasks = list(run_on_executors(sc, range(int(sys_argv[1])), rest, lambda _: 1 << 20, group="run", title=title))
+tasks = list(run_on_executors(sc, range(int(sys_argv[1])), rest, lambda _: 1 << 28, group="run", title=title))
 answers = [answer for task in tasks for answer in task]
 assert [answer.error for answer in answers if answer.error is not None] == []
 assert sorted(answer.result for answer in answers) == list(range(int(sys_argv[1])))

@@ -16,6 +16,7 @@ from sediment.jobs.spark.work_queue import (
 
 GIB = 1 << 30
 HERE = LiveSlots(2, is_local=True)
+LOG = 64 << 20  # bytes of a partition of usual size
 
 
 def itself(work: int) -> int:
@@ -79,10 +80,17 @@ def test_under_a_local_master_few_tasks_share_all_items_and_two_of_them_wait() -
 
 def test_on_a_cluster_a_task_gets_a_share_of_what_is_left() -> None:
     slots = LiveSlots(32, 4)
-    sizes = [len(task) for task in everything(queue_of([1] * 1000, slots), slots)]
+    sizes = [len(task) for task in everything(queue_of([LOG] * 1000, slots), slots)]
     assert sum(sizes) == 1000
-    assert sizes[0] == -(-1000 // (2 * tasks_in_flight(slots)))
+    assert sizes[0] == 1000 // (2 * tasks_in_flight(slots))
     assert sizes == sorted(sizes, reverse=True) and sizes[-1] == 1
+
+
+def test_small_partitions_share_a_task_until_it_is_worth_its_cost() -> None:
+    slots = LiveSlots(1)
+    sizes = [len(task) for task in everything(queue_of([1 << 20] * 2000, slots), slots)]
+    assert sum(sizes) == 2000
+    assert min(sizes[:-1]) == (128 << 20) // (3 << 20)
 
 
 def test_the_heaviest_start_first_and_alone() -> None:
@@ -98,7 +106,7 @@ def test_no_task_of_a_cluster_is_larger_than_a_task_may_be() -> None:
 
 def test_slots_that_come_later_find_tasks() -> None:
     few, many = LiveSlots(2, 1), LiveSlots(100, 10)
-    queue = queue_of([1] * 1000, few)
+    queue = queue_of([LOG] * 1000, few)
     begun = started(queue, few)
     assert len(begun) == FEWEST_IN_FLIGHT
     assert len(started(queue, few)) == 0
@@ -108,7 +116,7 @@ def test_slots_that_come_later_find_tasks() -> None:
 
 
 def test_slots_that_left_are_not_filled() -> None:
-    queue = queue_of([1] * 10_000, LiveSlots(100, 10))
+    queue = queue_of([LOG] * 10_000, LiveSlots(100, 10))
     first, *_ = started(queue, LiveSlots(100, 10))
     queue.end(first)
     assert queue.start(LiveSlots(10, 1)) is None
@@ -145,7 +153,7 @@ def test_under_a_local_master_splits_come_last_and_one_at_a_time_on_all_slots() 
 
 def test_on_a_cluster_splits_run_beside_tasks_and_share_the_slots() -> None:
     slots = LiveSlots(32, 4)
-    queue = queue_of([1] * 10_000, slots)
+    queue = queue_of([LOG] * 10_000, slots)
     begun = started(queue, slots)
     for work in range(4):
         queue.ask(work, "split")
