@@ -49,6 +49,7 @@ _SIZES = {
     "spark.driver.memory": "512m",
     "spark.yarn.am.memory": "512m",
     "spark.yarn.am.extraJavaOptions": QUICK_JVM,
+    "spark.yarn.am.waitTime": "600s",  # on a busy machine, a driver needs longer than Spark's 100 seconds to start
     "spark.yarn.jars": f"local:{_SPARK_HOME}/jars/*",
     "spark.eventLog.enabled": "true",
     "spark.eventLog.compress": "false",
