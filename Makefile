@@ -95,10 +95,10 @@ crash: setup #: crash every command at every step, then start Sediment, Kafka's 
 		tests/conformance/crashes/test_crash_matrix.py tests/conformance/crashes/test_crashes.py \
 		tests/conformance/crashes/test_expire_crashes.py $(ARGS)
 	@SEDIMENT_FLOOD=whole $(PYTEST) -n 0 -s tests/server/live/test_flood.py $(ARGS)
-	@SEDIMENT_CRASH_MATRIX=whole $(PYTEST) -n 0 -m delta tests/jobs/snapshot/test_snapshot_faults.py $(ARGS)
+	@SEDIMENT_CRASH_MATRIX=whole $(PYTEST) -n 0 -m delta tests/jobs/snapshotting/test_snapshot_faults.py $(ARGS)
 
 fuzz: setup #: feed 10 million mutated batches and messages to every decoder, run every command on every corrupted directory, send signals at many points
-	@$(PYTEST) -n 0 -s -m fuzz tests/fuzz tests/jobs/test_untrusted_directories.py tests/jobs/snapshot/test_untrusted_snapshots.py tests/jobs/process/test_cancellation.py tests/jobs/test_history.py $(ARGS)
+	@$(PYTEST) -n 0 -s -m fuzz tests/fuzz tests/jobs/test_untrusted_directories.py tests/jobs/snapshotting/test_untrusted_snapshots.py tests/jobs/process/test_cancellation.py tests/jobs/test_history.py $(ARGS)
 
 bench-append: setup #: compare appends to a live log with Kafka's (downloads Kafka's JARs once)
 	@$(BIN)/python -m benchmarks.append $(ARGS)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from sediment.jobs.reencode import ReencodeRunReport
     from sediment.jobs.reporting.run_report import CompactionRunReport, RunReport
     from sediment.jobs.restoring.report import RestoreRunReport
-    from sediment.jobs.snapshot import SnapshotReport
+    from sediment.jobs.snapshotting.report import SnapshotReport
     from sediment.jobs.vacuum import VacuumRunReport
     from sediment.jobs.verifying.report import VerificationReport
     from sediment.local_broker import Broker, broker
@@ -107,7 +107,7 @@ if not TYPE_CHECKING:
         "sediment.jobs.reencode": ("ReencodeRunReport",),
         "sediment.jobs.reporting.run_report": ("CompactionRunReport", "RunReport"),
         "sediment.jobs.restoring.report": ("RestoreRunReport",),
-        "sediment.jobs.snapshot": ("SnapshotReport",),
+        "sediment.jobs.snapshotting.report": ("SnapshotReport",),
         "sediment.jobs.process.cancellation": ("RunStopped",),
         "sediment.jobs.verifying.report": ("VerificationReport",),
         "sediment.jobs.vacuum": ("VacuumRunReport",),

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from sediment.jobs.reencode import ReencodeRunReport
     from sediment.jobs.reporting.run_report import CompactionRunReport, RunReport
     from sediment.jobs.restoring.report import RestoreRunReport
-    from sediment.jobs.snapshot import SnapshotReport
+    from sediment.jobs.snapshotting.report import SnapshotReport
     from sediment.jobs.vacuum import VacuumRunReport
     from sediment.jobs.verifying.report import VerificationReport
 

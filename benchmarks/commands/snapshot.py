@@ -22,7 +22,8 @@ from benchmarks.options import NOW_MS, command_options
 from benchmarks.race import Course, linked_copy, make_course, records
 from benchmarks.reporting.comparisons import Comparison
 from sediment.jobs.delta_lake.session import delta_session
-from sediment.jobs.snapshot import SnapshotOptions, SnapshotReport, refresh
+from sediment.jobs.snapshot import SnapshotOptions, refresh
+from sediment.jobs.snapshotting.report import SnapshotReport
 
 SETS = ("cleanup.policy=compact", "delete.retention.ms=86400000")
 _BUILD_RATE = 100 * MEGABYTE

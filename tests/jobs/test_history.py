@@ -10,7 +10,6 @@ import threading
 import pyarrow as pa
 import pytest
 
-from sediment.jobs import snapshot
 from sediment.jobs.delta_lake import ledger, paths
 from sediment.jobs.reporting.run_report import (
     COMPACTED,
@@ -18,6 +17,7 @@ from sediment.jobs.reporting.run_report import (
     CompactionRunReport,
     PartitionReport,
 )
+from sediment.jobs.snapshotting.report import REFRESHED, PartitionSnapshot, SnapshotReport
 from tests.jobs.log_dirs import make_log_dir, sediment
 from tests.segments import batch_bytes, write_segment
 
@@ -142,8 +142,8 @@ def of_every_command(tmp_path_factory, sc):
         ("recover", logs),
     ):
         assert sediment(name, *arguments, *options).status == 0
-    one = snapshot.PartitionSnapshot("t-0", str(logs), snapshot.REFRESHED)
-    made = snapshot.SnapshotReport(
+    one = PartitionSnapshot("t-0", str(logs), REFRESHED)
+    made = SnapshotReport(
         run_id="of-snapshot",
         command="snapshot",
         now_ms=NOW_MS,

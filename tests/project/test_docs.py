@@ -30,7 +30,7 @@ from sediment.jobs.planning.report import PartitionPlan
 from sediment.jobs.recovering.report import RecoveryReport
 from sediment.jobs.reporting.run_report import PartitionReport
 from sediment.jobs.restoring.report import RestoreReport
-from sediment.jobs.snapshot import PartitionSnapshot
+from sediment.jobs.snapshotting.report import PartitionSnapshot
 from sediment.jobs.vacuum import VacuumReport
 from sediment.verification.report import PairReport
 

@@ -20,7 +20,9 @@ from sediment.jobs.delta_lake.refresh_plan import LATEST, RefreshProgress, parse
 from sediment.jobs.delta_lake.snapshot_table import SnapshotTable
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.selection import Selection
-from sediment.jobs.snapshot import AsOf, SnapshotOptions, parse_as_of
+from sediment.jobs.snapshot import SnapshotOptions, parse_as_of
+from sediment.jobs.snapshotting import reading
+from sediment.jobs.snapshotting.planned_logs import AsOf
 from sediment.segment_io.errors import SedimentError, SourceChangedError, UsageError
 from sediment.segment_io.format.checkpoints import format_partition_metadata
 from tests.jobs.log_dirs import sediment, write_checkpoint
@@ -167,7 +169,7 @@ def test_refreshes_of_a_growing_log_lead_where_a_new_table_does(spark, tmp_path,
 
 
 def test_a_partition_that_several_tasks_read_has_one_row_a_key(spark, log_dir, to, monkeypatch):
-    monkeypatch.setattr(snapshots, "_PART_BYTES", 1)
+    monkeypatch.setattr(reading, "_PART_BYTES", 1)
     directory = log_dir / "t-0"
     write_random_log(directory, 31, LogShape(batches=80, segment_bytes=1500))
     for from_start in (False, True):
@@ -369,7 +371,7 @@ def test_a_corrupt_partition_keeps_its_rows_and_progress_and_the_others_go_on(sp
 def test_a_log_that_is_replaced_while_it_is_read_is_read_again(spark, log_dir, to, monkeypatch):
     log = Log(log_dir / "t-0").append(a="1", b="1").roll().append(c="1")
     log.write()
-    read = snapshots._read
+    read = snapshots.read_logs
     times = []
 
     def replaced_afterwards(*arguments):
@@ -381,7 +383,7 @@ def test_a_log_that_is_replaced_while_it_is_read_is_read_again(spark, log_dir, t
             segment.with_suffix(".swap").rename(segment)
         return answer
 
-    monkeypatch.setattr(snapshots, "_read", replaced_afterwards)
+    monkeypatch.setattr(snapshots, "read_logs", replaced_afterwards)
     refresh(spark, log_dir, to)
     assert len(times) == 2
     assert_holds(spark, to, latest_rows(log_dir / "t-0"))
@@ -415,7 +417,7 @@ def test_a_log_that_always_changes_is_refused_and_the_table_stays(spark, log_dir
     refresh(spark, log_dir, to)
     log.append(a="2").write()
     before = versions(spark, to)
-    monkeypatch.setattr(snapshots, "_check_unchanged", lambda planned: (_ for _ in ()).throw(SourceChangedError("x")))
+    monkeypatch.setattr(snapshots, "refuse_replaced", lambda planned: (_ for _ in ()).throw(SourceChangedError("x")))
     with pytest.raises(SourceChangedError):
         refresh(spark, log_dir, to)
     assert versions(spark, to) == before

@@ -1,0 +1,151 @@
+"""The latest rows of the planned logs, read in tasks, and the rows of the table that they make stale."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sediment.jobs.delta_lake.latest_per_key import (
+    SPARK_SCHEMA,
+    SUMMARY_TOPIC,
+    LatestPerKey,
+    PartitionPart,
+    ReadSummary,
+    parse_read_summary,
+)
+from sediment.jobs.reporting.run_report import FAILED
+from sediment.jobs.snapshotting.planned_logs import PlannedLog, log_changed
+from sediment.jobs.snapshotting.report import PartitionSnapshot
+from sediment.jobs.spark.live_slots import await_slots
+from sediment.segment_io.packing import pack_by_weight, pack_in_order
+from sediment.segment_io.tables.planning import ScanTask
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+
+_SOURCE_CHANGED = "source-changed"
+_PART_BYTES = 64 << 20
+_SHUFFLED_BYTES = 64 << 20
+_TASKS_PER_SLOT = 3
+
+
+def stale_rows(planned: Sequence[PlannedLog]) -> Column | None:
+    """Return the condition for rows that are deleted if no new row has their key; None if no row is deleted."""
+    from pyspark.sql import functions as f
+
+    rebuilt: dict[str, list[int]] = {}
+    conditions = []
+    for partition in planned:
+        name = partition.log.partition
+        if partition.refresh.rebuild is not None:
+            rebuilt.setdefault(name.topic, []).append(name.partition)
+        elif partition.refresh.drop_below_offset is not None:
+            conditions.append(
+                (f.col("t.topic") == name.topic)
+                & (f.col("t.partition") == name.partition)
+                & (f.col("t.offset") < partition.refresh.drop_below_offset)
+            )
+    conditions += [
+        (f.col("t.topic") == topic) & f.col("t.partition").isin(numbers) for topic, numbers in rebuilt.items()
+    ]
+    stale = None
+    for condition in conditions:
+        stale = condition if stale is None else stale | condition
+    return stale
+
+
+@dataclass(frozen=True, slots=True)
+class ReadLogs:
+    rows: DataFrame
+    summaries: tuple[tuple[ReadSummary, ...], ...]
+
+
+def read_logs(spark: SparkSession, planned: Sequence[PlannedLog]) -> ReadLogs:
+    """Read the planned records; if a partition has an error, its rows are incomplete."""
+    from pyspark.sql import functions as f
+
+    slots = await_slots(spark.sparkContext, "sediment snapshot").to_plan_for
+    parts: list[PartitionPart] = []
+    owners: list[int] = []
+    for owner, scan_tasks in _cut(planned, slots):
+        parts.append(PartitionPart(len(parts), scan_tasks))
+        owners.append(owner)
+    tasks = pack_by_weight(parts, PartitionPart.size_bytes, slots * _TASKS_PER_SLOT)
+    rows = spark.range(0, len(tasks), 1, max(len(tasks), 1)).mapInArrow(LatestPerKey(tasks), SPARK_SCHEMA)
+    # Checkpoint the rows, so that Spark does not compute them again: the summaries must describe exactly these rows.
+    held = rows.localCheckpoint()
+    summaries: list[list[ReadSummary]] = [[] for _ in planned]
+    for row in held.where(f.col("topic") == SUMMARY_TOPIC).select("partition", "value").collect():
+        summaries[owners[row.partition]].append(parse_read_summary(bytes(row.value)))
+    return ReadLogs(held, tuple(map(tuple, summaries)))
+
+
+def _cut(planned: Sequence[PlannedLog], slots: int) -> Iterator[tuple[int, tuple[ScanTask, ...]]]:
+    """Yield (index of a partition, slices that one task reads together)."""
+    total_bytes = sum(map(_size_bytes, planned))
+    # The function makes few such groups, because a key can have a row in each group.
+    part_bytes = max(total_bytes // slots, _PART_BYTES)
+    for owner, partition in enumerate(planned):
+        for scan_tasks in pack_in_order(partition.scan_tasks, lambda each: each.slice.size_bytes, part_bytes):
+            yield owner, tuple(scan_tasks)
+
+
+def _size_bytes(partition: PlannedLog) -> int:
+    return sum(scan_task.slice.size_bytes for scan_task in partition.scan_tasks)
+
+
+def latest_rows(read: ReadLogs, planned: Sequence[PlannedLog]) -> DataFrame:
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    rows = read.rows.where(_of_partitions(planned))
+    if all(sum(summary.emissions for summary in summaries) <= 1 for summaries in read.summaries):
+        return rows
+    newest = Window.partitionBy("topic", "partition", "key").orderBy(f.col("offset").desc())
+    return rows.withColumn("rank", f.row_number().over(newest)).where("rank = 1").drop("rank")
+
+
+def shuffle_by_size(spark: SparkSession, planned: Sequence[PlannedLog]) -> None:
+    """Set the number of shuffle partitions according to the number of bytes to read, which Spark's default ignores."""
+    size_bytes = sum(map(_size_bytes, planned))
+    slots = await_slots(spark.sparkContext, "sediment snapshot").to_plan_for
+    spark.conf.set(_SHUFFLE_PARTITIONS, str(max(slots, size_bytes // _SHUFFLED_BYTES)))
+
+
+def numbers_by_topic(planned: Sequence[PlannedLog]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for partition in planned:
+        topics.setdefault(partition.log.partition.topic, []).append(partition.log.partition.partition)
+    return topics
+
+
+def _of_partitions(planned: Sequence[PlannedLog]) -> Column:
+    from pyspark.sql import functions as f
+
+    chosen = f.lit(False)
+    for topic, numbers in numbers_by_topic(planned).items():
+        chosen = chosen | ((f.col("topic") == topic) & f.col("partition").isin(numbers))
+    return chosen
+
+
+def split_by_result(
+    planned: Sequence[PlannedLog], summaries: Sequence[Sequence[ReadSummary]]
+) -> tuple[list[PlannedLog], list[PartitionSnapshot]]:
+    """Return the partitions that were read, and a report of each partition that could not be read.
+
+    Raises:
+        SourceChangedError: a log changed while it was read.
+    """
+    good, failed = [], []
+    for partition, parts in zip(planned, summaries, strict=True):
+        broken = next((summary for summary in parts if summary.reason_code is not None), None)
+        if broken is None:
+            good.append(partition)
+        elif broken.reason_code == _SOURCE_CHANGED:
+            raise log_changed(str(partition.log.partition), None)
+        else:
+            failed.append(partition.log.report(FAILED, broken.reason_code, broken.reason))
+    return good, failed
