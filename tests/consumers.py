@@ -152,7 +152,7 @@ def committed_offsets(bootstrap: str, group: str, names: Sequence[str]) -> dict[
         wanted = [confluent.TopicPartition(*split(name)) for name in names]
         return {
             f"{each.topic}-{each.partition}": (each.offset, each.metadata)
-            for each in consumer.committed(wanted, WAIT_SECONDS)
+            for each in _once_it_is_ready(lambda: consumer.committed(wanted, WAIT_SECONDS))
         }
 
 

@@ -227,10 +227,10 @@ def test_after_kill_9_the_directory_is_left_alone_until_it_is_recovered(node: Ka
         produce_in_transaction(left_open, ["open 3"])
         left_open.commit_transaction(60)
         workload.produce(batches=10)
+        grown = look(node)
     assert_no_trouble(node)
     node.configure(CLEANER_ON)
     with running(node):
-        grown = look(node)
         wait_for_kafkas_cleaner(node, below_open_transactions(grown, active_bases(node.data)))
         assert_same_to_consumers(grown, look(node))
     assert_no_trouble(node)
