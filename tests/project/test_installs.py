@@ -46,7 +46,7 @@ def test_an_installation_from_a_file_is_not(line: str) -> None:
 
 def test_readme_notebooks_and_pages_say_how_to_install() -> None:
     pages = {path.name for paths in shown().values() for path in paths}
-    assert {"README.md", "CONTRIBUTING.md", "cluster.md", "airflow.md", "explore-a-topic.ipynb"} <= pages
+    assert {"README.md", "CONTRIBUTING.md", "airflow.md", "explore-a-topic.ipynb"} <= pages
 
 
 def test_every_file_and_image_that_is_named_has_the_version_of_the_version_file() -> None:

@@ -89,8 +89,8 @@ def start_counting(sc: Any) -> None:
         return
     try:
         _functions[sc] = _function_maker(sc)
-    except Exception:
-        _LOGGER.debug("the tasks cannot be counted", exc_info=True)
+    except Exception as error:
+        _LOGGER.debug("the tasks cannot be counted: %s", type(error).__name__)
 
 
 def stop_counting(sc: Any) -> None:

@@ -191,8 +191,8 @@ def _slots_to_start_with(sc: Any, group: str) -> LiveSlots:
     """Return the slots of `sc`; if they cannot be read, the first job of the pool meets the same error."""
     try:
         return await_slots(sc, group)
-    except Exception:
-        _LOGGER.debug("the slots cannot be read", exc_info=True)
+    except Exception as error:
+        _LOGGER.debug("the slots cannot be read: %s", type(error).__name__)
         return LiveSlots(1)
 
 
@@ -227,8 +227,8 @@ class _Pool(Generic[Item, Result]):
         while not self._closed.wait(_WATCH_SECONDS):
             try:
                 slots = read_slots(self._sc)
-            except Exception:
-                _LOGGER.debug("the slots cannot be read any more", exc_info=True)
+            except Exception as error:
+                _LOGGER.debug("the slots cannot be read any more: %s", type(error).__name__)
                 return  # Spark has stopped
             shortage.warn(self._sc, is_waiting=not slots.tasks and self._work.is_busy)
             if slots.tasks:  # without executors, the figures of the last ones are the best guess
