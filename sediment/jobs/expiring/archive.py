@@ -15,11 +15,12 @@ Source: Delta transaction protocol, sections Add File and Transaction Identifier
 
 from __future__ import annotations
 
+import operator
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, TypeVar
 
 from sediment.engine.directory.lock import place_run_token, remove_run_token
 from sediment.jobs.command_line.options import CommonOptions
@@ -42,8 +43,9 @@ from sediment.jobs.process.cancellation import RunStopped, cancel_when
 from sediment.jobs.reporting.error_text import describe_in_expire, describe_lost_task, first_line
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.statuses import STOPPED, STOPPED_BEFORE_DONE
-from sediment.jobs.spark.job_names import titled
+from sediment.jobs.spark.job_names import JobName, titled
 from sediment.jobs.spark.session import spark_context
+from sediment.jobs.spark.task_figures import Figures
 from sediment.jobs.spark.task_pool import run_on_executors
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.layout import INT64_MAX
@@ -52,6 +54,9 @@ from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.slices import ALL, plan_slices
 from sediment.segment_io.partition.sources import Source
 from sediment.segment_io.tables.planning import ScanTask
+
+Work = TypeVar("Work", SegmentWork, WriteWork)
+Result = TypeVar("Result")
 
 _TRANSACTIONS = "sediment-archive"
 _GROUP_SEGMENTS = 256
@@ -127,25 +132,7 @@ class _Archiving:
             self._failed.setdefault(key, (code, reason))
 
     def _archive_group(self, table: ArchiveTable, group: Sequence[SegmentWork]) -> None:
-        measured: dict[SegmentWork, Measured] = {}
-        for answers in run_on_executors(
-            self._sc,
-            group,
-            measure,
-            SegmentWork.weight,
-            group=self._run_id,
-            is_stopped=self._stop.is_set,
-            title=titled("measure", SegmentWork.partition),
-            figures=of_measuring,
-        ):
-            for answer in answers:
-                match answer.result:
-                    case Measured() as found:
-                        measured[answer.item] = found
-                    case Failure(code, reason):
-                        self._fail([answer.item.key], code, reason)
-                    case None:
-                        self._lost(answer.item.key, answer.error)
+        measured = dict(self._done(group, measure, titled("measure", SegmentWork.partition), of_measuring))
         good = {work: found for work, found in measured.items() if work.key not in self._failed}
         # If a log exists twice, for example on two disks, only the first copy is archived.
         unknown = {_transaction(work, found): (work, found) for work, found in reversed(good.items())}
@@ -163,6 +150,32 @@ class _Archiving:
         for work in group:
             self._progress.advance(work.size_bytes)
 
+    def _done(
+        self,
+        works: Sequence[Work],
+        perform: Callable[[Work, str], Result | Failure],
+        title: Callable[[Sequence[Work]], JobName],
+        figures: Callable[[Work, Result | Failure], Figures],
+    ) -> Iterator[tuple[Work, Result]]:
+        """Yield what tasks found; the log of a work that failed fails."""
+        for answers in run_on_executors(
+            self._sc,
+            works,
+            perform,
+            operator.methodcaller("weight"),
+            group=self._run_id,
+            is_stopped=self._stop.is_set,
+            title=title,
+            figures=figures,
+        ):
+            for answer in answers:
+                if isinstance(answer.result, Failure):
+                    self._fail([answer.item.key], answer.result.code, answer.result.reason)
+                elif answer.result is None:
+                    self._lost(answer.item.key, answer.error)
+                else:
+                    yield answer.item, answer.result
+
     def _lost(self, key: LogKey, error: Exception | None) -> None:
         if self._stop.is_set():
             self._fail([key], STOPPED, "the run was stopped before this partition was archived")
@@ -172,27 +185,9 @@ class _Archiving:
     def _count_archived(self, table: ArchiveTable, changed: Mapping[SegmentWork, Measured]) -> Counter[SegmentWork]:
         archived = Counter(dict.fromkeys(changed, 0))
         works = _slices(changed, table, archived)
-        if not works:
-            return archived
-        for answers in run_on_executors(
-            self._sc,
-            works,
-            count_archived,
-            WriteWork.weight,
-            group=self._run_id,
-            is_stopped=self._stop.is_set,
-            title=titled("compare with the archive", WriteWork.partition),
-            figures=of_counting,
-        ):
-            for answer in answers:
-                segment = answer.item.segment
-                match answer.result:
-                    case int() as count:
-                        archived[segment] += count
-                    case Failure(code, reason):
-                        self._fail([segment.key], code, reason)
-                    case None:
-                        self._lost(segment.key, answer.error)
+        title = titled("compare with the archive", WriteWork.partition)
+        for work, count in self._done(works, count_archived, title, of_counting):
+            archived[work.segment] += count
         return archived
 
     def _write(
@@ -204,31 +199,12 @@ class _Archiving:
         """
         works = _slices(new, table, archived)
         files: dict[SegmentWork, tuple[WrittenFile, ...]] = {}
-        if not works:
-            return files
-        for answers in run_on_executors(
-            self._sc,
-            works,
-            write,
-            WriteWork.weight,
-            group=self._run_id,
-            is_stopped=self._stop.is_set,
-            title=titled("archive", WriteWork.partition),
-            figures=of_writing,
-        ):
-            for answer in answers:
-                segment = answer.item.segment
-                match answer.result:
-                    case tuple() as written:
-                        files[segment] = files.get(segment, ()) + written
-                    case Failure(code, reason):
-                        self._fail([segment.key], code, reason)
-                    case None:
-                        self._lost(segment.key, answer.error)
-        for work, found in new.items():
-            rows = sum(file.rows for file in files.get(work, ())) + archived.get(work, 0)
+        for work, written in self._done(works, write, titled("archive", WriteWork.partition), of_writing):
+            files[work.segment] = files.get(work.segment, ()) + written
+        for segment, found in new.items():
+            rows = sum(file.rows for file in files.get(segment, ())) + archived.get(segment, 0)
             if rows != found.records:
-                self._fail([work.key], *_short(work, rows, found.records, "were read"))
+                self._fail([segment.key], *_short(segment, rows, found.records, "were read"))
         return files
 
     def _verify(

@@ -135,6 +135,10 @@ class WriteWork:
     def partition(self) -> TopicPartition:
         return self.segment.source.partition
 
+    @property
+    def key(self) -> LogKey:
+        return self.segment.key
+
 
 def of_writing(work: WriteWork, result: tuple[WrittenFile, ...] | Failure) -> Figures:
     if isinstance(result, Failure):

@@ -214,7 +214,9 @@ class _Pool(Generic[Item, Result]):
         self._closed = threading.Event()
 
     def begin(self) -> None:
-        self._start_threads()
+        refused = self._start_threads()
+        if refused is not None and not self._work.is_busy:
+            raise refused
         if not self._slots.is_local:
             threading.Thread(target=self._watch, name="sediment-slots", daemon=True).start()
 
@@ -236,9 +238,19 @@ class _Pool(Generic[Item, Result]):
                     self._slots = slots
                 self._start_threads()
 
-    def _start_threads(self) -> None:
+    def _start_threads(self) -> RuntimeError | None:
+        """Start threads for what can start now; return the error if this system allows no more threads.
+
+        Then the threads that run take the rest.
+        """
         while (work := self._next()) is not None:
-            threading.Thread(target=self._run, args=(work,), name="sediment-task", daemon=True).start()
+            try:
+                threading.Thread(target=self._run, args=(work,), name="sediment-task", daemon=True).start()
+            except RuntimeError as error:
+                with self._lock:
+                    self._work.take_back(work)
+                return error
+        return None
 
     def _next(
         self, ended: FirstPhase[Item] | SecondPhase[Item, Result] | None = None

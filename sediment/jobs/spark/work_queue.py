@@ -162,6 +162,14 @@ class WorkQueue(Generic[Item, Result]):
             return self._lost.popleft() if self._lost else FirstPhase(self._items.take(slots))
         return None
 
+    def take_back(self, work: FirstPhase[Item] | SecondPhase[Item, Result]) -> None:
+        """Start work again later that could not begin."""
+        self.end(work)
+        if isinstance(work, FirstPhase):
+            self._lost.appendleft(work)
+        else:
+            self._asked.appendleft((work.item, work.asked))
+
     def end(self, work: FirstPhase[Item] | SecondPhase[Item, Result]) -> None:
         if isinstance(work, FirstPhase):
             self._first_phases -= 1

@@ -46,6 +46,25 @@ def test_without_spark_an_item_that_fails_answers_with_its_error_and_the_others_
     assert [type(answer.error) for answer in answers] == [type(None), ValueError, type(None)]
 
 
+@pytest.mark.parametrize("allowed", [0, 1, 3])
+def test_a_system_that_allows_few_threads_runs_every_item_on_them(sc, monkeypatch, allowed):
+    left = iter(range(allowed))
+    start = threading.Thread.start
+
+    def limited(thread):
+        if thread.name == "sediment-task" and next(left, None) is None:
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    tasks = run_on_executors(sc, range(40, 60), double, lambda _: 1 << 30, group="g")
+    if allowed:
+        assert sorted(answer.result for task in tasks for answer in task) == [2 * n for n in range(40, 60)]
+    else:
+        with pytest.raises(RuntimeError, match="new thread"):
+            list(tasks)
+
+
 def test_nothing_to_do_starts_nothing(sc):
     assert list(run_on_executors(sc, [], double, lambda work: work, group="g")) == []
 

@@ -128,6 +128,19 @@ def test_with_dynamic_allocation_as_many_tasks_wait_as_run() -> None:
     assert tasks_in_flight(LiveSlots(40, 10)) == 42
 
 
+def test_work_that_could_not_begin_starts_again_as_it_was() -> None:
+    slots = LiveSlots(4)
+    queue = queue_of([1, 2], slots)
+    (work,) = started(queue, slots)
+    queue.take_back(work)
+    assert not queue.is_busy
+    assert started(queue, slots) == [work]
+    queue.ask(1, "split")
+    (split,) = started(queue, slots)
+    queue.take_back(split)
+    assert started(queue, slots) == [split]
+
+
 def test_items_lost_together_start_again_alone() -> None:
     slots, error = LiveSlots(4), RuntimeError("lost")
     queue = queue_of([1], slots)
