@@ -13,6 +13,7 @@ if __name__ == "__main__":
     end_on_early_signals()  # before the slow imports
 
 import shlex
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -80,10 +81,13 @@ def properties_of(log_dir: Path) -> str:
 
 
 def introduction(folder: Path) -> str:
+    # In an environment that is not activated, as that of `make demo`, a shell does not find the command.
+    scripts = printable(shlex.quote(str(Path(sys.executable).parent)))
+    hint = "" if shutil.which("sediment") else f"$ PATH={scripts}:$PATH\n"
     return (
         f"Apache Kafka 4.2.0 wrote the partitions in {printable(str(folder / LOG_DIR))}.  The directory also has a\n"
         f"metadata log with each topic's config, and {PROPERTIES} is beside it, as if a broker had been stopped.\n"
-        f"\n$ cd {printable(shlex.quote(str(folder)))}\n"
+        f"\n$ cd {printable(shlex.quote(str(folder)))}\n{hint}"
     )
 
 

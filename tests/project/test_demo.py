@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 import tarfile
 from pathlib import Path
 
@@ -52,6 +53,15 @@ def test_prepare_says_where_the_directory_is_and_runs_nothing(tmp_path: Path) ->
     assert (done.status, done.stderr) == (0, "")
     assert f"\n$ cd '{tmp_path / 'a b'}'\n" in done.stdout
     assert {path.name for path in (tmp_path / "a b").iterdir()} == {demo.LOG_DIR, demo.PROPERTIES}
+
+
+def test_a_shell_that_does_not_find_the_command_is_told_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    assert "PATH" not in demo.introduction(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert f"$ PATH={Path(sys.executable).parent}:$PATH\n" in demo.introduction(tmp_path)
 
 
 def test_a_directory_that_exists_is_never_replaced(tmp_path: Path) -> None:
