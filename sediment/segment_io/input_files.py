@@ -7,10 +7,14 @@ of `<(command)`; a signal whose handler raises ends the wait.
 from __future__ import annotations
 
 import os
+import select
 import stat
 from pathlib import Path
 
 from sediment.segment_io.errors import UsageError
+
+_READ_BYTES = 1 << 20
+_POLL_MILLISECONDS = 200
 
 
 def read_input_file(
@@ -33,9 +37,28 @@ def read_input_file(
 
 
 def _read(path: Path, most_bytes: int) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
-    with open(descriptor, "rb") as source:
+    # Not blocking, because a signal just before a blocking call would wait with it for the writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK)
+    with open(descriptor, "rb", buffering=0) as source:
         mode = os.fstat(descriptor).st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
             raise ValueError("it is neither a file nor a pipe")
-        return source.read(most_bytes)
+        content = bytearray()
+        while len(content) < most_bytes:
+            if stat.S_ISFIFO(mode):
+                _wait_for_writer(descriptor)
+            read = source.read(min(most_bytes - len(content), _READ_BYTES))
+            if read is None:
+                continue  # another reader of the pipe was quicker
+            if not read:
+                break
+            content += read
+        return bytes(content)
+
+
+def _wait_for_writer(descriptor: int) -> None:
+    """Return once the pipe has content, or its last writer has closed it."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    while not poll.poll(_POLL_MILLISECONDS):
+        pass

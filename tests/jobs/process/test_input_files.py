@@ -68,6 +68,29 @@ def test_a_signal_ends_the_wait_for_a_writer_in_a_run_that_ends_itself(tmp_path:
             read_input_file(pipe, 10, "--thing")
 
 
+@pytest.mark.parametrize(("written", "content"), [("true", b""), ("printf a", b"a"), ("sleep 0.1; printf b", b"b")])
+def test_the_pipe_of_a_process_substitution_is_read_to_its_end(written: str, content: bytes) -> None:
+    read = "from sediment.segment_io.input_files import *; print(read_input_file(Path(sys.argv[1]), 10, 'x'))"
+    command = ["bash", "-c", f'"{sys.executable}" -c "import sys; {read}" <({written})']
+    assert subprocess.check_output(command, text=True, timeout=LIMIT_SECONDS) == f"{content!r}\n"
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_signal_that_interrupts_no_system_call_ends_the_wait_for_a_writer(tmp_path: Path, is_open: bool) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = os.open(pipe, os.O_RDWR) if is_open else None
+    # The main thread then learns of the signal when it runs Python code next, as of one just before a system call.
+    other = threading.Timer(0.2, lambda: signal.pthread_kill(threading.get_ident(), signal.SIGTERM))
+    with end_on_signals():
+        other.start()
+        with pytest.raises(RunStopped):
+            read_input_file(pipe, 10, "--thing")
+    if writer is not None:
+        os.close(writer)
+
+
 @pytest.mark.timeout(LIMIT_SECONDS)
 def test_a_command_that_waits_for_a_writer_ends_with_one_sentence(tmp_path: Path) -> None:
     write_segment(tmp_path / "logs" / "t-0", 0, [batch_bytes(0)])
