@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -28,14 +27,13 @@ def find_resources(slots: LiveSlots | None, all_bytes: int, *, asked: Strategy |
     """Return the resources of a run over `all_bytes` of logs; the choice of a strategy depends on these resources.
 
     Without a SparkContext, these are the resources of Spark's default master, which uses all CPUs of this process.
-    Half of this host's memory is divided evenly among the tasks that run at the same time; but on a cluster, the memory
-    is that of the task's executor, and no limit is set here.
+    Half of the memory of this host, or of its container, is divided evenly among the tasks that run at the same time;
+    but on a cluster, the memory is that of the task's executor, and no limit is set here.
     """
     if slots is not None and not slots.is_local:
         return Resources(asked, max(1, slots.tasks), all_bytes, INT64_MAX)
     tasks = available_slots() if slots is None else slots.tasks
-    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return Resources(asked, tasks, all_bytes, memory_bytes // 2 // tasks)
+    return Resources(asked, tasks, all_bytes, own_host().memory_bytes // 2 // tasks)
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,8 +103,7 @@ def start_cleaning(
             strategy = Strategy.WHOLE
         else:
             timer.lap(CLEAN)
-            limit_bytes = INT64_MAX if task.executor is None else resources.task_memory_bytes
-            split = SplitPlan(plan, boundaries, limit_bytes)
+            split = SplitPlan(plan, boundaries, resources.task_memory_bytes)
             return completed(replace(result, strategy=strategy.value, to_split=split, seconds_by_stage=timer.seconds()))
     mode = CleaningMode(
         keep_unreadable=task.options.on_corruption == KEEP,

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from sediment.jobs.cleaning.estimates import find_resources
-from sediment.jobs.spark import slots
+from sediment.jobs.spark import executor_memory, slots
+from sediment.jobs.spark.live_slots import LiveSlots
 from sediment.jobs.spark.slots import available_slots
 
 
@@ -75,3 +76,16 @@ def test_a_run_without_spark_plans_for_the_slots_of_the_quota(cgroups: Path, mon
     (cgroups.with_name("own")).write_text("0::/\n")
     monkeypatch.setattr(slots.available_slots, "__defaults__", (cgroups, cgroups.with_name("own")))
     assert find_resources(None, 1, asked=None).slots == 3
+
+
+@pytest.mark.parametrize("slots_of_spark", [None, LiveSlots(3, is_local=True)], ids=["without Spark", "local"])
+def test_a_local_run_plans_for_the_memory_of_its_container(
+    cgroups: Path, monkeypatch: pytest.MonkeyPatch, slots_of_spark: LiveSlots | None
+) -> None:
+    quota(cgroups, "300000 100000\n")
+    (cgroups / "memory.max").write_text(f"{2 << 30}\n")
+    (cgroups.with_name("own")).write_text("0::/\n")
+    for function in (slots.available_slots, executor_memory.own_host):
+        monkeypatch.setattr(function, "__defaults__", (cgroups, cgroups.with_name("own")))
+    found = find_resources(slots_of_spark, 1, asked=None)
+    assert found.task_memory_bytes == (1 << 30) // 3
