@@ -135,7 +135,8 @@ _BOOLEAN, _STRING, _LIST = ValueType.BOOLEAN, ValueType.STRING, ValueType.LIST
 _POLICIES = ("compact", "delete")
 _COMPRESSIONS = ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 _TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
-_MIN_SEGMENT_BYTES = _MIB
+MIN_SEGMENT_BYTES = _MIB
+"""The smallest segment.bytes since Kafka 4.0; before, it was 14."""
 
 # Kafka accepts a limit of 4 bytes, but then fails to create the time index, whose entries have 12 bytes (06 §1).
 _MIN_INDEX_BYTES = 12
@@ -179,9 +180,9 @@ TOPIC_KEYS: Mapping[str, Key] = _by_name((
         BrokerName("log.retention.ms", 1),
         BrokerName("log.retention.minutes", _MINUTE_MS),
         BrokerName("log.retention.hours", _HOUR_MS))),
-    Key("segment.bytes", _INT, 1024 * _MIB, 1, warn_below=_MIN_SEGMENT_BYTES, broker_names=_from("log.segment.bytes"),
+    Key("segment.bytes", _INT, 1024 * _MIB, 1, warn_below=MIN_SEGMENT_BYTES, broker_names=_from("log.segment.bytes"),
         aliases=("internal.segment.bytes",)),
-    Key("internal.segment.bytes", _INT, None, 1, warn_below=_MIN_SEGMENT_BYTES),
+    Key("internal.segment.bytes", _INT, None, 1, warn_below=MIN_SEGMENT_BYTES),
     Key("segment.index.bytes", _INT, 10 * _MIB, _MIN_INDEX_BYTES, broker_names=_from("log.index.size.max.bytes")),
     Key("segment.jitter.ms", _LONG, 0, 0, broker_names=(
         BrokerName("log.roll.jitter.ms", 1),
@@ -227,7 +228,7 @@ BROKER_KEYS: Mapping[str, Key] = _by_name((
     Key("log.retention.ms", _LONG, None, refused=(0,)),
     Key("log.retention.bytes", _LONG, -1),
     Key("log.retention.check.interval.ms", _LONG, 5 * _MINUTE_MS, 1),
-    Key("log.segment.bytes", _INT, 1024 * _MIB, 1, warn_below=_MIN_SEGMENT_BYTES),
+    Key("log.segment.bytes", _INT, 1024 * _MIB, 1, warn_below=MIN_SEGMENT_BYTES),
     Key("log.segment.delete.delay.ms", _LONG, _MINUTE_MS, 0),
     Key("log.index.size.max.bytes", _INT, 10 * _MIB, _MIN_INDEX_BYTES),
     Key("log.index.interval.bytes", _INT, 4096, 0),

@@ -157,6 +157,18 @@ def test_without_a_hold_configs_stay_but_for_those_that_one_node_cannot_have() -
     assert changes == (ConfigDifference("min.insync.replicas", "2", "1"),)
 
 
+def test_configs_with_which_kafka_4_does_not_start_or_alters_no_topic_are_changed() -> None:
+    given = {"segment.bytes": "4000", "message.format.version": "0.10.0", "segment.ms": "5"}
+    configs, changes = cloned_configs("t", given, keep=True, hold=False, local_only=False)
+    assert configs == {"segment.bytes": "1048576", "segment.ms": "5"}
+    assert changes == (
+        ConfigDifference("segment.bytes", "4000", "1048576"),
+        ConfigDifference("message.format.version", "0.10.0", None),
+    )
+    configs, changes = cloned_configs("t", {"segment.bytes": "1048576"}, keep=True, hold=False, local_only=False)
+    assert (configs, changes) == ({"segment.bytes": "1048576"}, ())
+
+
 def test_a_topic_of_unknown_configs_is_held_in_any_case() -> None:
     configs, _ = cloned_configs("t", None, keep=True, hold=False, local_only=False)
     assert configs == {"retention.ms": "-1", "retention.bytes": "-1"}
@@ -174,6 +186,14 @@ def test_features_are_those_of_the_source_and_none_above_the_release() -> None:
         "group.version": 1,
     }
     assert clone_features({"metadata.version": 29, "share.version": 1}, "4.0") == {"metadata.version": 25}
+    assert clone_features({"metadata.version": 33, "share.version": 2}, "4.2") == {
+        "metadata.version": 29,
+        "share.version": 1,
+    }
+    assert clone_features({"metadata.version": 33, "share.version": 2}, "4.4") == {
+        "metadata.version": 33,
+        "share.version": 2,
+    }
     assert clone_features(None, "4.2")["metadata.version"] == 29
 
 
