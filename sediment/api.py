@@ -391,7 +391,7 @@ class LogDirectories:
         batch_bytes: int | None = None,
         suppress: Path | None = None,
         secret_file: Path | None = None,
-        target_version: Literal["4.0", "4.1", "4.2"] = "4.2",
+        target_version: Literal["4.0", "4.1", "4.2", "4.3", "4.4"] = "4.2",
         listen: str | None = None,
         server_properties: Path | None = None,
     ) -> CloneRunReport:

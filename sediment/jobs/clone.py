@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from sediment.compaction.reencode.plan import Encoding
 from sediment.compaction.rewrite.suppression import SuppressionList
 from sediment.compaction.strategy import Strategy
-from sediment.engine.clone.features import NEWEST_RELEASE, RELEASES
+from sediment.engine.clone.features import REFERENCE_RELEASE, RELEASES
 from sediment.engine.clone.options import DEFAULT_NODE_ID, DEFAULT_PARTS, CloneOptions, LinkMode, Part
 from sediment.jobs.cloning.check import check_clone, print_check
 from sediment.jobs.cloning.options import (
@@ -128,7 +128,7 @@ class CloneArguments:
     suppressed: SuppressionList | None = together(_SuppressOptions)
     local_only: bool = option(False, "Accept topics with tiered storage, and clone only their local segments.")
     target_version: Annotated[str, Values(choices=tuple(RELEASES))] = option(
-        NEWEST_RELEASE,
+        REFERENCE_RELEASE,
         "Lower each Kafka feature of the clone to its level in this release of Kafka, unless it is already lower.",
         shows_default=True,
         from_settings=ONE_COMMAND,

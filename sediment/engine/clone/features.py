@@ -13,7 +13,8 @@ from sediment.engine.metadata.topic_records import METADATA_VERSION
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.internal_topics.metadata_log import KRAFT_VERSION
 
-NEWEST_RELEASE = "4.2"
+REFERENCE_RELEASE = "4.2"
+"""The release of a new node, unless another one is asked for; brokers of later releases start on it, too."""
 
 _LEAST_METADATA_VERSION = 7  # 3.3-IV3, the lowest level on which a broker of Kafka 4 starts
 _LEVELS: Mapping[str, Mapping[str, int]] = {
@@ -27,16 +28,32 @@ _LEVELS: Mapping[str, Mapping[str, int]] = {
         "share.version": 1,
         "streams.version": 1,
     },
+    "4.3": {
+        METADATA_VERSION: 30,
+        "transaction.version": 2,
+        "group.version": 1,
+        "eligible.leader.replicas.version": 1,
+        "share.version": 1,
+        "streams.version": 1,
+    },
+    "4.4": {
+        METADATA_VERSION: 33,
+        "transaction.version": 2,
+        "group.version": 1,
+        "eligible.leader.replicas.version": 1,
+        "share.version": 2,
+        "streams.version": 1,
+    },
 }
 RELEASES = tuple(_LEVELS)
 _NEWEST_KRAFT_VERSION = 1
 
 SUPPORTED_LEVELS: Mapping[str, tuple[int, int]] = {
-    METADATA_VERSION: (_LEAST_METADATA_VERSION, _LEVELS[NEWEST_RELEASE][METADATA_VERSION]),
+    METADATA_VERSION: (_LEAST_METADATA_VERSION, _LEVELS[REFERENCE_RELEASE][METADATA_VERSION]),
     KRAFT_VERSION: (0, _NEWEST_KRAFT_VERSION),
-    **{name: (0, level) for name, level in _LEVELS[NEWEST_RELEASE].items() if name != METADATA_VERSION},
+    **{name: (0, level) for name, level in _LEVELS[REFERENCE_RELEASE].items() if name != METADATA_VERSION},
 }
-"""The lowest and the highest level of each feature in the newest release."""
+"""The lowest and the highest level of each feature in the reference release."""
 
 
 def clone_features(source: Mapping[str, int] | None, release: str) -> dict[str, int]:

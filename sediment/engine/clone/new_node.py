@@ -11,7 +11,7 @@ from pathlib import Path
 
 from sediment.engine.clone.clone_directory import StartFiles, start_files
 from sediment.engine.clone.cluster_records import CloneNode, cluster_records
-from sediment.engine.clone.features import NEWEST_RELEASE, clone_features
+from sediment.engine.clone.features import REFERENCE_RELEASE, clone_features
 from sediment.engine.clone.server_properties import server_properties
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.segment_io.errors import UsageError
@@ -58,7 +58,7 @@ def _format(log_dir: Path, fs: Fs, now_ms: int, node_id: int) -> CloneNode:
     if not is_new(log_dir, fs, node_id):
         raise UsageError("the directory contains files; only an empty directory can be formatted", path=str(log_dir))
     node = CloneNode(node_id, _new_id(), _new_id())
-    records = list(cluster_records((), {}, node, clone_features(None, NEWEST_RELEASE), {}, 0))
+    records = list(cluster_records((), {}, node, clone_features(None, REFERENCE_RELEASE), {}, 0))
     for name, content in start_files(StartFiles(node, records, _properties(log_dir, node_id)), now_ms):
         fs.replace_file(log_dir / name, content, like=log_dir)
     return node

@@ -21,7 +21,7 @@ from sediment.engine.clone.adoption import (
 from sediment.engine.clone.clone_directory import StartFiles
 from sediment.engine.clone.cluster_records import CloneNode, added_topic_records, cluster_records, next_producer_id
 from sediment.engine.clone.coordinator_rewrite import transactional_producers
-from sediment.engine.clone.features import NEWEST_RELEASE, clone_features
+from sediment.engine.clone.features import REFERENCE_RELEASE, clone_features
 from sediment.engine.clone.foreign_topics import folders_of
 from sediment.engine.clone.metadata_append import (
     append_records,
@@ -124,7 +124,7 @@ class NewNode:
         return [*lines, _replaced(replaced, run_id)] if replaced else lines
 
     def records(self, clones: Clones) -> list[bytes]:
-        features = clone_features(None, NEWEST_RELEASE)
+        features = clone_features(None, REFERENCE_RELEASE)
         topics = _with_sets(self.plan, self._settings)
         first_id = next_producer_id(None, _producer_ids(clones, self._source, self._fs))
         return list(cluster_records(topics, _leader_epochs(clones), self.node, features, {}, first_id))

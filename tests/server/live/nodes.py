@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from sediment.engine.clone.cluster_records import CloneNode, cluster_records
-from sediment.engine.clone.features import NEWEST_RELEASE, clone_features
+from sediment.engine.clone.features import REFERENCE_RELEASE, clone_features
 from sediment.engine.clone.plan import ClonedTopic
 from sediment.engine.log_config import LogConfig
 from sediment.jobs.serve import live_options as stated_options
@@ -66,7 +66,7 @@ def new_node(
     ]
     values = list(
         cluster_records(
-            made, leader_epochs, NODE, clone_features(None, NEWEST_RELEASE) | dict(features), {}, next_producer_id
+            made, leader_epochs, NODE, clone_features(None, REFERENCE_RELEASE) | dict(features), {}, next_producer_id
         )
     )
     (path / "bootstrap.checkpoint").write_bytes(format_bootstrap_checkpoint(values, now_ms=NOW_MS))
