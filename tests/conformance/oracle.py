@@ -1,8 +1,9 @@
 """Kafka's own classes as a test oracle: one long-lived JVM, with one JSON command and one JSON answer per line.
 
-The JVM runs java/*.java against the Kafka release below under a clock that stands still.  The JARs lie in the user's
-cache directory (or in $SEDIMENT_KAFKA_JARS), brought there once by Maven, or by Spark where there is no Maven; our
-compiled classes lie beside them, keyed by a digest of their sources.
+The JVM runs java/*.java under a clock that stands still, against the reference release or the one that the variable
+SEDIMENT_KAFKA_VERSION names.  The JARs lie in the user's cache directory (or in $SEDIMENT_KAFKA_JARS), brought there
+once by Maven, or by Spark where there is no Maven; our compiled classes lie beside them, keyed by a digest of their
+sources.
 
 Invariant: an answer belongs to the command written last; after a broken pipe the oracle cannot be used again.
 """
@@ -12,9 +13,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import tempfile
+import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -22,16 +25,19 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
+from unittest import SkipTest
 
 import platformdirs
 
 from tests.conformance.logs import SPEC, writing_steps
 
-KAFKA_VERSION = "4.2.0"
+REFERENCE_VERSION = "4.2.0"
+NEWEST_VERSION = "4.4.0"
+KAFKA_VERSION = os.environ.get("SEDIMENT_KAFKA_VERSION", REFERENCE_VERSION)
 SPARK_VERSION = "4.2.0"
 HADOOP_VERSION = "3.5.0"
 JARS_VARIABLE = "SEDIMENT_KAFKA_JARS"
-_PACKAGES = (f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}", "org.slf4j:slf4j-nop:1.7.36")
+_LOGGING_PACKAGES = ("org.slf4j:slf4j-nop:1.7.36",)
 _TOOLS_PACKAGES = (f"org.apache.kafka:kafka-tools:{KAFKA_VERSION}",)
 _SPARK_KAFKA_PACKAGES = (f"org.apache.spark:spark-sql-kafka-0-10_2.13:{SPARK_VERSION}",)
 _HADOOP_PACKAGES = (f"org.apache.hadoop:hadoop-client-minicluster:{HADOOP_VERSION}",)
@@ -41,6 +47,9 @@ _YARN_PACKAGES = (
 )
 _SOURCES = Path(__file__).parent / "java"
 _MAIN = "sediment.oracle.Main"
+# Later releases have these classes of Kafka no more, or with other constructors.
+_OF_REFERENCE = ("Broker.java", "Transactions.java")
+_IMPORT = re.compile(r"^(import )((?:org\.apache\.kafka|kafka)(?:\.[a-z]\w*)*)\.([A-Z][\w.]*);$", re.MULTILINE)
 
 Configs = Mapping[str, str]
 
@@ -495,6 +504,7 @@ class KafkaOracle:
 
         Each step has the answers that it caused and the state that it left (see transactions/Transactions.java).
         """
+        _check_reference("transaction coordinator")
         results: list[dict[str, Any]] = self._ask("transactions", begin=begin, steps=list(steps))["results"]
         return results
 
@@ -547,6 +557,7 @@ class KafkaOracle:
         settings by topic, `defaults` those of the others.  High watermarks come from the checkpoint file: log end
         without the file, log start without the entry.
         """
+        _check_reference("log layer")
         answer = self._ask(
             "broker",
             log_dir=str(log_dir.absolute()),
@@ -653,20 +664,26 @@ def oracle_available() -> bool:
     return True
 
 
-def kafka_jars() -> Path:
-    """Return the directory of Kafka's JARs, filled at the first call.
+def _check_reference(what: str) -> None:
+    if KAFKA_VERSION != REFERENCE_VERSION:
+        raise SkipTest(f"the {what} is that of Kafka {REFERENCE_VERSION} only")
+
+
+def kafka_jars(version: str = KAFKA_VERSION) -> Path:
+    """Return the directory of the JARs of a Kafka release, filled at the first call.
 
     Raises:
         OracleUnavailableError: they are not there and neither Maven nor Spark could bring them.
     """
-    given = os.environ.get(JARS_VARIABLE)
-    directory = Path(given) if given else platformdirs.user_cache_path("sediment") / f"kafka-{KAFKA_VERSION}"
-    jar = f"*kafka_2.13-{KAFKA_VERSION}.jar"
+    given = os.environ.get(JARS_VARIABLE) if version == KAFKA_VERSION else None
+    directory = Path(given) if given else platformdirs.user_cache_path("sediment") / f"kafka-{version}"
+    jar = f"*kafka_2.13-{version}.jar"
     if not _has(directory, jar) and directory.is_dir() and any(directory.iterdir()):
         raise OracleUnavailableError(
-            f"{directory} holds files, but not Kafka {KAFKA_VERSION}; empty it or let {JARS_VARIABLE} name another"
+            f"{directory} holds files, but not Kafka {version}; empty it or let {JARS_VARIABLE} name another"
         )
-    return _fetched(directory, jar, _SOURCES / "pom.xml", _PACKAGES)
+    packages = (f"org.apache.kafka:kafka_2.13:{version}", *_LOGGING_PACKAGES)
+    return fetched_jars(directory, jar, _SOURCES / "pom.xml", packages, properties={"kafka.version": version})
 
 
 def kafka_tools_jars() -> Path:
@@ -676,7 +693,10 @@ def kafka_tools_jars() -> Path:
         OracleUnavailableError: they are not there and neither Maven nor Spark could bring them.
     """
     directory = platformdirs.user_cache_path("sediment") / f"kafka-tools-{KAFKA_VERSION}"
-    return _fetched(directory, f"*kafka-tools-{KAFKA_VERSION}.jar", _SOURCES / "tools-pom.xml", _TOOLS_PACKAGES)
+    jar = f"*kafka-tools-{KAFKA_VERSION}.jar"
+    return fetched_jars(
+        directory, jar, _SOURCES / "tools-pom.xml", _TOOLS_PACKAGES, properties={"kafka.version": KAFKA_VERSION}
+    )
 
 
 def spark_kafka_jars() -> Path:
@@ -687,7 +707,7 @@ def spark_kafka_jars() -> Path:
     """
     directory = platformdirs.user_cache_path("sediment") / f"spark-kafka-{SPARK_VERSION}"
     jar = f"*spark-token-provider-kafka-0-10_2.13-{SPARK_VERSION}.jar"
-    return _fetched(directory, jar, _SOURCES / "spark-kafka-pom.xml", _SPARK_KAFKA_PACKAGES)
+    return fetched_jars(directory, jar, _SOURCES / "spark-kafka-pom.xml", _SPARK_KAFKA_PACKAGES)
 
 
 def hadoop_jars() -> Path:
@@ -698,7 +718,7 @@ def hadoop_jars() -> Path:
     """
     directory = platformdirs.user_cache_path("sediment") / f"hadoop-{HADOOP_VERSION}"
     jar = f"*hadoop-client-minicluster-{HADOOP_VERSION}.jar"
-    return _fetched(directory, jar, _SOURCES / "hadoop-pom.xml", _HADOOP_PACKAGES)
+    return fetched_jars(directory, jar, _SOURCES / "hadoop-pom.xml", _HADOOP_PACKAGES)
 
 
 def yarn_jars() -> Path:
@@ -708,13 +728,20 @@ def yarn_jars() -> Path:
         OracleUnavailableError: they are not there and neither Maven nor Spark could bring them.
     """
     directory = platformdirs.user_cache_path("sediment") / f"yarn-{HADOOP_VERSION}"
-    return _fetched(directory, "*mockito-core-*.jar", _SOURCES / "yarn-pom.xml", _YARN_PACKAGES)
+    return fetched_jars(directory, "*mockito-core-*.jar", _SOURCES / "yarn-pom.xml", _YARN_PACKAGES)
 
 
-def _fetched(directory: Path, jar: str, pom: Path, packages: Sequence[str]) -> Path:
+def fetched_jars(
+    directory: Path, jar: str, pom: Path, packages: Sequence[str] = (), *, properties: Mapping[str, str] | None = None
+) -> Path:
+    """Return the directory, with the JARs that a POM needs; without `packages`, only Maven can bring them.
+
+    Raises:
+        OracleUnavailableError: they are not there and could not be brought.
+    """
     if not _has(directory, jar):
-        with _new_directory(directory) as partial:
-            _fetch_jars(partial, jar, pom, packages)
+        with new_directory(directory) as partial:
+            _fetch_jars(partial, jar, pom, packages, properties or {})
     return directory
 
 
@@ -722,13 +749,16 @@ def _has(directory: Path, jar: str) -> bool:
     return any(directory.glob(jar))
 
 
-def _fetch_jars(directory: Path, jar: str, pom: Path, packages: Sequence[str]) -> None:
+def _fetch_jars(directory: Path, jar: str, pom: Path, packages: Sequence[str], properties: Mapping[str, str]) -> None:
     maven = shutil.which("mvn")
+    if not maven and not packages:
+        raise OracleUnavailableError(f"mvn was not found to fetch {pom.name} with; install Apache Maven")
     if maven:
         done = subprocess.run(
             [
                 *(maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"),
                 *("-DincludeScope=runtime", f"-DoutputDirectory={directory}"),
+                *(f"-D{name}={value}" for name, value in properties.items()),
             ],
             capture_output=True,
             text=True,
@@ -768,13 +798,18 @@ def _fetch_with_spark(directory: Path, packages: Sequence[str]) -> subprocess.Co
 
 def _compiled(jars: Path) -> Path:
     """Return the directory of our classes, compiled when their sources changed."""
-    sources = sorted(_SOURCES.rglob("*.java"))
-    digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:16]
+    sources = {path: path.read_text(encoding="utf-8") for path in sorted(_SOURCES.rglob("*.java"))}
+    if KAFKA_VERSION != REFERENCE_VERSION:
+        sources = _for_later_release(sources, jars)
+    digest = hashlib.sha256("".join(sources.values()).encode()).hexdigest()[:16]
     classes = jars / f"oracle-{digest}"
     if not classes.is_dir():
-        with _new_directory(classes) as partial:
+        with new_directory(classes) as partial, tempfile.TemporaryDirectory() as scratch:
+            files = [Path(scratch) / path.name for path in sources]
+            for file, content in zip(files, sources.values(), strict=True):
+                file.write_text(content, encoding="utf-8")
             done = subprocess.run(
-                [program("javac"), "--release", "17", "-cp", f"{jars}/*", "-d", str(partial), *map(str, sources)],
+                [program("javac"), "--release", "17", "-cp", f"{jars}/*", "-d", str(partial), *map(str, files)],
                 capture_output=True,
                 text=True,
             )
@@ -783,8 +818,27 @@ def _compiled(jars: Path) -> Path:
     return classes
 
 
+def _for_later_release(sources: Mapping[Path, str], jars: Path) -> dict[Path, str]:
+    """Return the sources that a later release can have, with the imports of the classes that it has moved."""
+    homes: dict[str, list[str]] = {}
+    for jar in jars.glob("*kafka*.jar"):
+        with zipfile.ZipFile(jar) as archive:
+            for name in archive.namelist():
+                if name.endswith(".class"):
+                    package, _, own = name.removesuffix(".class").replace("/", ".").rpartition(".")
+                    homes.setdefault(own.replace("$", "."), []).append(package)
+
+    def moved(found: re.Match[str]) -> str:
+        package, own = found[2], found[3]
+        packages = homes.get(own, [package])
+        return f"{found[1]}{package if package in packages else packages[0]}.{own};"
+
+    kept = {path: text for path, text in sources.items() if path.name not in _OF_REFERENCE}
+    return {path: _IMPORT.sub(moved, text) for path, text in kept.items()}
+
+
 @contextmanager
-def _new_directory(directory: Path) -> Iterator[Path]:
+def new_directory(directory: Path) -> Iterator[Path]:
     """Fill a directory aside and give it its name when it is whole, so that others see all of it or nothing."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=directory.name, dir=directory.parent))

@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from sediment.server.config_descriptions import FILE
-from tests.conformance.oracle import KAFKA_VERSION, kafka_jars, program
+from tests.conformance.oracle import REFERENCE_VERSION, kafka_jars, program
 
 _SOURCE = Path(__file__).with_name("ConfigDefinitions.java")
 _NO_DEFAULT = "-"
 
 
 def config_definitions(jars: Path) -> dict[str, Any]:
-    """Return the content of the file, from Kafka's JARs in `jars`."""
+    """Return the content of the file, from the reference release's JARs in `jars`."""
     class_path = os.pathsep.join(map(str, sorted(jars.glob("*.jar"))))
     done = subprocess.run(
         [program("java"), "-cp", class_path, str(_SOURCE)], capture_output=True, text=True, check=True, timeout=120
     )
-    found: dict[str, Any] = {"kafka": KAFKA_VERSION}
+    found: dict[str, Any] = {"kafka": REFERENCE_VERSION}
     for line in done.stdout.splitlines():
         resource, name, kind, is_internal, default, documentation = line.split("\t")
         found.setdefault(resource, []).append(
@@ -53,7 +53,7 @@ def packed(definitions: dict[str, Any]) -> bytes:
 
 def main() -> None:
     """Write the file."""
-    FILE.write_bytes(packed(config_definitions(kafka_jars())))
+    FILE.write_bytes(packed(config_definitions(kafka_jars(REFERENCE_VERSION))))
 
 
 if __name__ == "__main__":

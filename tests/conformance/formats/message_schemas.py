@@ -1,7 +1,9 @@
 """Message schemas of Sediment, written from the JSON message descriptions in Kafka's JARs.
 
-`make schemas` writes `sediment/segment_io/protocol/schemas/`, one file for each JAR with descriptions.  For a later
-Kafka, change KAFKA_VERSION and run it again; `git diff` shows what that Kafka changed.
+`make schemas` writes `sediment/segment_io/protocol/schemas/`, one file for each JAR with descriptions.  Requests and
+responses are those of the reference, whose behaviour `serve` has.  Records are those of the newest Kafka, because a
+directory may be a broker's of that release.  For a later Kafka, change the versions in tests/conformance/oracle.py and
+run it again; `git diff` shows what that Kafka changed.
 
 Only facts are taken: names, types, versions, defaults and tags.  Descriptions of removed messages (`none` as their
 valid versions) are left out.
@@ -17,16 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from sediment.segment_io.protocol.schema import FOLDER, NO_VERSIONS, VersionRange, parse_versions
-from tests.conformance.oracle import KAFKA_VERSION, kafka_jars
+from tests.conformance.oracle import NEWEST_VERSION, REFERENCE_VERSION, kafka_jars
 
-JARS = (
-    "kafka-clients",
-    "kafka-group-coordinator",
-    "kafka-transaction-coordinator",
-    "kafka-share-coordinator",
-    "kafka-metadata",
-    "kafka-storage",
-)
+JARS = {
+    "kafka-clients": REFERENCE_VERSION,
+    "kafka-group-coordinator": NEWEST_VERSION,
+    "kafka-transaction-coordinator": NEWEST_VERSION,
+    "kafka-share-coordinator": NEWEST_VERSION,
+    "kafka-metadata": NEWEST_VERSION,
+    "kafka-storage": NEWEST_VERSION,
+}
 _DESCRIPTION = re.compile(r"(common/)?(message|metadata)/\w+\.json")
 _COMMENT = re.compile(r"^\s*//.*$", re.MULTILINE)
 _HEADING = """\
@@ -38,16 +40,27 @@ _HEADING = """\
 Description = Mapping[str, Any]
 
 
-def schema_files(jars: Path) -> dict[str, str]:
-    """Return name and content of every schema file, from Kafka's JARs in `jars`."""
+def schema_files(versions: Mapping[str, str] = JARS) -> dict[str, str]:
+    """Return name and content of every schema file, from Kafka's JARs of the given versions."""
     files = {}
-    for jar in JARS:
-        (path,) = jars.glob(f"*{jar}-{KAFKA_VERSION}.jar")
+    for jar, version in versions.items():
+        (path,) = kafka_jars(version).glob(f"*{jar}-{version}.jar")
         messages = sorted(descriptions(path), key=_order)
-        texts = [_HEADING.format(version=KAFKA_VERSION, jar=jar)]
+        texts = [_HEADING.format(version=version, jar=jar)]
         texts += ["\n".join(_message(message)) + "\n" for message in messages]
         files[f"{jar.removeprefix('kafka-')}.schema"] = "\n".join(texts)
     return files
+
+
+def described_alike(version: str) -> set[str]:
+    """Return the names of the messages that a release of Kafka describes as the schema files do."""
+    ours = {path.name: _messages_of(path.read_text(encoding="utf-8")) for path in FOLDER.iterdir()}
+    theirs = {name: _messages_of(text) for name, text in schema_files(dict.fromkeys(JARS, version)).items()}
+    return {text.split(maxsplit=1)[0] for name, texts in ours.items() for text in texts & theirs[name]}
+
+
+def _messages_of(content: str) -> set[str]:
+    return {text.rstrip() for text in content.split("\n\n") if not text.startswith("#")}
 
 
 def descriptions(jar: Path) -> Iterator[Description]:
@@ -117,7 +130,7 @@ def _versions(field: Description, name: str) -> VersionRange:
 def main() -> None:
     """Write the files, and remove others."""
     FOLDER.mkdir(exist_ok=True)
-    files = schema_files(kafka_jars())
+    files = schema_files()
     for path in FOLDER.glob("*.schema"):
         if path.name not in files:
             path.unlink()

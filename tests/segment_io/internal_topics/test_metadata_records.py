@@ -13,7 +13,8 @@ from sediment.segment_io.protocol import messages as m
 
 TOPIC_ID = UUID(bytes=bytes(range(16)))
 
-# Frames as MetadataRecordSerde of Kafka 4.2.0 writes them: frame version, type, message version, fields, no tags.
+# Frames as MetadataRecordSerde of Kafka 4.2.0 writes them, the last one of 4.4.0: frame version, type, message version,
+# fields, no tags.
 GOLDEN = [
     ("01020002" + "61" + bytes(range(16)).hex() + "00", m.TopicRecord(name="a", topic_id=TOPIC_ID)),
     ("010900" + bytes(range(16)).hex() + "00", m.RemoveTopicRecord(topic_id=TOPIC_ID)),
@@ -31,6 +32,7 @@ GOLDEN = [
         "010c00" + "116d657461646174612e76657273696f6e" + "001d" + "00",
         m.FeatureLevelRecord(name="metadata.version", feature_level=29),
     ),
+    ("011d00" + "00000bb8" + "00", m.UnregisterControllerRecord(controller_id=3000)),
 ]
 
 
