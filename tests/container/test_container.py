@@ -17,7 +17,7 @@ import pytest
 from kubernetes_validate.utils import ValidationError, all_versions, validate
 
 from sediment.jobs.cli import main
-from sediment.segment_io.compiled.kernel_cache import CACHE_VARIABLE
+from sediment.segment_io.compiled.kernel_folder import CACHE_VARIABLE
 from sediment.version import __version__
 from tests.container.dockerfile import instructions as read_instructions
 from tests.container.manifests import IDS, LEAST_KUBERNETES, MANIFESTS, ROOT, document, pod, steps

@@ -41,7 +41,7 @@ def space_check(name: str, folder: Path, advice: str) -> Check:
 
 
 def _kernel_cache() -> Check:
-    from sediment.segment_io.compiled.kernel_cache import cached_kernels
+    from sediment.segment_io.compiled.kernel_folder import cached_kernels
 
     folder, names = cached_kernels()
     if folder is None:

@@ -39,10 +39,11 @@ from sediment.jobs.process.stderr_log import as_line, is_verbose, log_elsewhere
 from sediment.jobs.process.unnamed_user import variables_for_spark
 from sediment.jobs.spark.cds_options import archive_options, make_archive_in_background
 from sediment.jobs.spark.driver_log import driver_log
+from sediment.jobs.spark.early_daemon import VARIABLE, EarlyDaemon
 from sediment.jobs.spark.java import INSTALL_JAVA, MIN_JAVA, check_java, java_version
 from sediment.jobs.spark.live_slots import is_local
 from sediment.jobs.spark.task_figures import start_counting, stop_counting
-from sediment.jobs.spark.worker_python import check_worker_python, safe_path_variables
+from sediment.jobs.spark.worker_python import check_worker_python, safe_environment, safe_path_variables
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.extras import install_command
 
@@ -113,6 +114,7 @@ _WITHOUT_ARCHIVE = (QUICK_JVM, _FOR_ROWS["spark.driver.extraJavaOptions"])
 """Driver options that end in one of these texts show that the JVM ran without an archive because none existed."""
 
 _FILE_ENCRYPTION = "spark.io.encryption.enabled"
+_DAEMON = "spark.python.daemon.module"
 
 # On a cluster, executors may get this package only with the application's files, after the daemon has started.  A Unix
 # domain socket connects a task to its worker in 20 ms instead of 53 ms, but on YARN it would lie in the folder of the
@@ -121,7 +123,7 @@ _LOCALLY = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.extraJavaOptions": QUICK_JVM,
     "spark.driver.host": "127.0.0.1",
-    "spark.python.daemon.module": "sediment.jobs.spark.worker_daemon",
+    _DAEMON: "sediment.jobs.spark.worker_daemon",
     "spark.python.unix.domain.socket.enabled": "true",
 }
 
@@ -276,11 +278,15 @@ def _start(master: str | None, app_name: str, more: MoreSettings | None) -> Spar
             _meanwhile(lambda: importlib.import_module(_WANTED_BY_CONVERTERS))
             if conf.get("spark.master", "").startswith("local"):
                 _meanwhile(_check_kernel_cache)
+            _start_early_daemon(conf, defaults, chatter.pipe)
             gateway = _launch_gateway(conf, outputs)
         chatter.close_pipe()
         sc = SparkContext(conf=conf, gateway=gateway)
-    except (PySparkException, Py4JError) as error:
+    except BaseException as error:
         chatter.close_pipe()
+        _end_early_daemon()
+        if not isinstance(error, PySparkException | Py4JError):
+            raise
         raise _not_started(error, chatter.heard()) from error
     # No task uses an accumulator of PySpark, and without this line a JVM that ends by itself would leave a traceback on
     # stderr.
@@ -355,9 +361,24 @@ def _meanwhile(work: Callable[[], object]) -> None:
     threading.Thread(target=load, name="sediment-import", daemon=True).start()
 
 
+def _start_early_daemon(conf: SparkConf, defaults: Mapping[str, str], output: int) -> None:
+    """Load the kernels in the background if this module chose the daemon and the Python of Spark's workers."""
+    python = defaults.get("spark.pyspark.python") or os.environ["PYSPARK_PYTHON"]
+    if conf.get(_DAEMON) == _LOCALLY[_DAEMON] and python == sys.executable:
+        with contextlib.suppress(OSError):  # the daemon of Spark then loads the kernels itself
+            early = EarlyDaemon(_LOCALLY[_DAEMON], output, safe_environment())
+            _early.append(early)
+            conf.set(f"spark.executorEnv.{VARIABLE}", early.name)
+
+
+def _end_early_daemon() -> None:
+    while _early:
+        _early.pop().end()
+
+
 def _check_kernel_cache() -> None:
     """Log that the workers on this machine compile their kernels anew if the cache is not safe; they say nothing."""
-    from sediment.segment_io.compiled.kernel_cache import cache_folder
+    from sediment.segment_io.compiled.kernel_folder import cache_folder
 
     cache_folder()
 
@@ -402,6 +423,7 @@ def spark_defaults() -> dict[str, str]:
 
 
 _stopping: list[threading.Thread] = []
+_early: list[EarlyDaemon] = []
 
 
 def _stop(sc: SparkContext) -> None:
@@ -410,6 +432,7 @@ def _stop(sc: SparkContext) -> None:
 
     log_elsewhere(None)
     stop_counting(sc)
+    _end_early_daemon()
     address = sc._accumulatorServer.server_address
     with contextlib.suppress(Py4JError, OSError):  # a JVM that has ended counts as stopped
         if is_stopping():

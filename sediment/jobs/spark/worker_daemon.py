@@ -18,6 +18,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from sediment.jobs.spark.early_daemon import early_socket, hand_over, take_over
+
 _KERNELS = "sediment.compaction.warm_up"
 _WORKER = "pyspark.worker"
 _GONE = (BrokenPipeError, ConnectionResetError)  # the JVM has ended or has closed a worker's socket
@@ -80,6 +82,9 @@ def silence_once_nobody_listens(daemon: Any) -> None:
 
 
 def main() -> None:
+    if hand_over():
+        return
+    early = early_socket()
     sys.path[:] = installed_first(sys.path)
     warm_up()
     from pyspark import daemon
@@ -90,7 +95,9 @@ def main() -> None:
     # a tenth of a second.  It would also write to these objects, and so copy the memory pages that workers share.
     gc.collect()
     gc.freeze()
-    daemon.manager()
+    if early is None or take_over(early):
+        sys.path[:] = installed_first(sys.path)
+        daemon.manager()
 
 
 if __name__ == "__main__":

@@ -13,7 +13,8 @@ from typing import Any, TypeVar, cast
 
 import numba
 
-from sediment.segment_io.compiled.kernel_cache import KernelCache, cache_folder
+from sediment.segment_io.compiled.kernel_cache import KernelCache
+from sediment.segment_io.compiled.kernel_folder import cache_folder
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

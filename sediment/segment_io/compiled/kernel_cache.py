@@ -1,55 +1,20 @@
-"""The cache of compiled kernels: numba's, in a folder that only this user and root can change.
+"""The cache of compiled kernels: numba's, in the folder that `kernel_folder` chooses.
 
-numba keeps a pickle for each kernel, and loading a pickle can run any code.  Therefore, a cache is used only if nobody
-else could have put a file into it.  Without such a folder, each process compiles the kernels that it calls.
-
-    a kernel beside its sources, made by SEDIMENT_KERNEL_CACHE=in-tree      SOURCES/__pycache__/
-    otherwise, in the folder that SEDIMENT_KERNEL_CACHE names               NAMED/kernels-<digest>/
-    otherwise, in the user's cache folder                                   ~/.cache/sediment/kernels-<digest>/
-    otherwise, in the user's own folder in the temporary directory          TMPDIR/sediment-<uid>/kernels-<digest>/
-
-Invariants
-* A file that cannot be read or written costs time, and is no error.  A folder may be read-only.
+Invariant: a file that cannot be read or written costs time, and is no error.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
-import re
-import stat
-import sys
 import uuid
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
-import numba
-import platformdirs
 from numba.core import caching
 
-from sediment.segment_io.safe_paths import (
-    UnsafePathError,
-    check_tree,
-    own_temporary_folder,
-    refuse_cache,
-    safe_folder,
-)
-
-_ALSO = ("layout.py", "registers.py", "status.py", "jit.py")  # constants and compiler options
-_COMPILED = re.compile(r"^@(kernel|inlined_kernel|brief_kernel|_intrinsic)\b", re.MULTILINE)
-CACHE_VARIABLE = "SEDIMENT_KERNEL_CACHE"
-IN_TREE = "in-tree"
-"""The value of SEDIMENT_KERNEL_CACHE for a cache that is next to the sources and is shipped with them.
-
-If the sources have such a cache, it is used, unless the variable names another folder.
-"""
-
-_READABLE_FOLDER, _READABLE_FILE = 0o755, 0o644  # a cache that root makes may be for other users
-_PRIVATE_FOLDER = 0o700
-_CHANGED_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+from sediment.segment_io.compiled.kernel_folder import READABLE_FILE, READABLE_FOLDER, cache_folder, in_tree_mark
 
 
 class KernelCache(caching.FunctionCache):
@@ -74,7 +39,7 @@ class _Locator(caching.InTreeCacheLocator):
     def __init__(self, function: Callable[..., Any], file: str) -> None:
         super().__init__(function, file)
         folder = cache_folder()
-        if folder != _in_tree_mark():
+        if folder != in_tree_mark():
             self._cache_path = str(folder / self.get_suitable_cache_subpath(file))
 
     @classmethod
@@ -82,7 +47,7 @@ class _Locator(caching.InTreeCacheLocator):
         return cls(py_func, py_file)  # numba's own method would look for other folders if this one is read-only
 
     def ensure_cache_path(self) -> None:
-        Path(self._cache_path).mkdir(_READABLE_FOLDER, exist_ok=True)
+        Path(self._cache_path).mkdir(READABLE_FOLDER, exist_ok=True)
 
 
 class _Kernel(caching.CompileResultCacheImpl):
@@ -101,104 +66,9 @@ class _Files(caching.IndexDataCacheFile):
     def _open_for_write(self, filepath: str) -> Iterator[IO[bytes]]:
         temporary = Path(f"{filepath}.tmp.{uuid.uuid4().hex[:16]}")
         try:
-            with open(temporary, "xb", opener=lambda path, flags: os.open(path, flags, _READABLE_FILE)) as file:
+            with open(temporary, "xb", opener=lambda path, flags: os.open(path, flags, READABLE_FILE)) as file:
                 yield file
             temporary.replace(filepath)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-
-
-@cache
-def cache_folder() -> Path | None:
-    """Return the folder of the cache, or the path of its mark if it is next to the sources; None if none is safe.
-
-    A folder that is refused because it is not safe is logged.
-    """
-    named = os.environ.get(CACHE_VARIABLE)
-    if named == IN_TREE:
-        if _mark_in_tree():
-            return _in_tree_mark()
-        named = None
-    elif not named and _in_tree_mark().exists():
-        try:
-            _check_in_tree()
-            return _in_tree_mark()
-        except OSError as error:
-            refuse_cache(error, variable=CACHE_VARIABLE)
-    if named:
-        return _folder_in(Path(named).absolute(), _READABLE_FOLDER, CACHE_VARIABLE)
-    user_folder = Path(platformdirs.user_cache_dir("sediment"))
-    return _folder_in(user_folder, _PRIVATE_FOLDER, "XDG_CACHE_HOME") or _folder_in(
-        own_temporary_folder(), _PRIVATE_FOLDER, CACHE_VARIABLE
-    )
-
-
-def _folder_in(root: Path, mode: int, variable: str) -> Path | None:
-    try:
-        folder = safe_folder(root / f"kernels-{_digest()}", mode=mode)
-        check_tree(folder)
-        return folder
-    except OSError as error:
-        refuse_cache(error, variable=variable)
-        return None
-
-
-def cached_kernels() -> tuple[Path | None, list[str]]:
-    """Return the cache folder, or None, and the sorted names of the functions that it has compiled for this Python.
-
-    A name is the name of numba's index file without the suffix: `module.function-line`.
-    """
-    folder = cache_folder()
-    if folder is None:
-        return None, []
-    ending = f".py{sys.version_info[0]}{sys.version_info[1]}.nbi"
-    if folder == _in_tree_mark():
-        found = [file for source in kernel_files() for file in (source.parent / "__pycache__").glob(f"*{ending}")]
-        return folder.parent, sorted({file.name.removesuffix(ending) for file in found})
-    return folder, sorted({file.name.removesuffix(ending) for file in folder.glob(f"*/*{ending}")})
-
-
-def _in_tree_mark() -> Path:
-    return Path(__file__).resolve().parent / "__pycache__" / f"kernels-{_digest()}"
-
-
-def _mark_in_tree() -> bool:
-    folders = {source.parent / "__pycache__" for source in kernel_files()}
-    try:
-        for folder in folders:
-            folder.mkdir(_READABLE_FOLDER, exist_ok=True)
-        _check_in_tree()
-        _in_tree_mark().touch(_READABLE_FILE)
-    except OSError:
-        return False
-    return all(os.access(folder, os.W_OK) for folder in folders)
-
-
-def _check_in_tree() -> None:
-    for sources in sorted({source.parent for source in kernel_files()}):
-        like = sources.stat()
-        folder = sources / "__pycache__"
-        for place in (folder, *folder.glob("*.nb[ic]")):
-            status = place.lstat()
-            has_owner = status.st_uid in (0, os.geteuid(), like.st_uid)
-            more = status.st_mode & ~like.st_mode & _CHANGED_BY_OTHERS
-            if not has_owner or more or stat.S_ISLNK(status.st_mode):
-                raise UnsafePathError(f"{place} can be changed by users who cannot change the sources next to it")
-
-
-@cache
-def _digest() -> str:
-    # The name of the folder contains one digest of all files that define kernels or their constants. numba checks only
-    # the file that defines the loaded function, so numba would miss a change in a helper.
-    digest = hashlib.sha256(numba.__version__.encode())
-    for source in kernel_files():
-        digest.update(source.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def kernel_files() -> list[Path]:
-    root = Path(__file__).resolve().parents[2]
-    packages = ("segment_io", "compaction", "verification")
-    sources = sorted(source for package in packages for source in (root / package).rglob("*.py"))
-    return [source for source in sources if source.name in _ALSO or _COMPILED.search(source.read_text("utf-8"))]

@@ -21,7 +21,7 @@ from sediment.engine.clone.partition_clone import note_producers_of_bare_copy
 from sediment.jobs.diagnostics.check import WARNING, Check
 from sediment.jobs.diagnostics.spark_setup import spark_checks
 from sediment.jobs.doctor import DoctorReport, print_report
-from sediment.segment_io.compiled.kernel_cache import CACHE_VARIABLE
+from sediment.segment_io.compiled.kernel_folder import CACHE_VARIABLE
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints

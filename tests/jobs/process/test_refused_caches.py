@@ -10,7 +10,7 @@ import pytest
 
 from sediment.jobs.process import stderr_log
 from sediment.segment_io import safe_paths
-from sediment.segment_io.compiled.kernel_cache import CACHE_VARIABLE
+from sediment.segment_io.compiled.kernel_folder import CACHE_VARIABLE
 from sediment.segment_io.safe_paths import UnsafePathError, refuse_cache
 from tests.jobs.log_dirs import sediment_process
 from tests.segments import batch_bytes, write_segment

@@ -20,7 +20,7 @@ from sediment.jobs.spark.cds_options import (
     stamp_path,
     usable_archive,
 )
-from sediment.segment_io.compiled.kernel_cache import CACHE_VARIABLE
+from sediment.segment_io.compiled.kernel_folder import CACHE_VARIABLE
 from sediment.segment_io.fs import Fs
 from tests.jobs.log_dirs import make_log_dir, sediment_process
 from tests.logs import write_random_log

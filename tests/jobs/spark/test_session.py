@@ -17,7 +17,7 @@ from pyspark import SparkContext
 
 from sediment.jobs.spark import session
 from sediment.jobs.spark.session import _not_started, spark_settings
-from sediment.segment_io.compiled.kernel_cache import CACHE_VARIABLE
+from sediment.segment_io.compiled.kernel_folder import CACHE_VARIABLE
 from tests.segments import batch_bytes, write_segment
 from tests.waiting import LIMIT_SECONDS
 

@@ -6,7 +6,7 @@ import platformdirs
 import pytest
 
 from sediment.jobs.spark.cds_options import stamp_path
-from sediment.segment_io.compiled.kernel_cache import CACHE_VARIABLE
+from sediment.segment_io.compiled.kernel_folder import CACHE_VARIABLE
 from tests.jobs.log_dirs import make_log_dir, sediment_process
 from tests.logs import write_random_log
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from sediment.segment_io.compiled import kernel_cache
-from sediment.segment_io.compiled.kernel_cache import CACHE_VARIABLE, kernel_files
+from sediment.segment_io.compiled import kernel_folder
+from sediment.segment_io.compiled.kernel_folder import CACHE_VARIABLE, kernel_files
 from tests.other_users import ATTACKER, VICTIM, give, only_root, run_as
 
 
@@ -75,7 +75,7 @@ def _run(root: Path, *, umask: int = 0o022, **environment: str) -> subprocess.Co
 
 
 def test_a_cache_beside_the_sources_is_found_wherever_they_are_moved(tmp_path):
-    package = Path(kernel_cache.__file__).parents[2]
+    package = Path(kernel_folder.__file__).parents[2]
     ignored = shutil.ignore_patterns("__pycache__", "jobs", "engine")
     shutil.copytree(package, tmp_path / "made" / "sediment", ignore=ignored)
     file, hits, misses = _compile(tmp_path / "made", SEDIMENT_KERNEL_CACHE="in-tree")
@@ -88,7 +88,7 @@ def test_a_cache_beside_the_sources_is_found_wherever_they_are_moved(tmp_path):
 
 
 def test_a_cache_beside_other_sources_is_not_used(tmp_path):
-    package = Path(kernel_cache.__file__).parents[2]
+    package = Path(kernel_folder.__file__).parents[2]
     shutil.copytree(package, tmp_path / "sediment", ignore=shutil.ignore_patterns("__pycache__", "jobs", "engine"))
     _compile(tmp_path, SEDIMENT_KERNEL_CACHE="in-tree")
     source = tmp_path / "sediment" / "segment_io" / "format" / "layout.py"
@@ -117,7 +117,7 @@ def _bombs(cache: Path, file: Path) -> None:
 
 
 def _victims_run(shared: Path, **environment: str) -> list[str]:
-    repository = str(Path(kernel_cache.__file__).parents[3])
+    repository = str(Path(kernel_folder.__file__).parents[3])
     program = [sys.executable, "-c", _PROGRAM]
     given = {"HOME": "/nonexistent", "TMPDIR": str(shared), "PATH": os.environ["PATH"], "PYTHONPATH": repository}
     done = run_as(VICTIM, program, environment=given | environment)
@@ -209,7 +209,7 @@ def test_without_any_safe_folder_each_process_compiles_and_writes_nothing(tmp_pa
 
 
 def test_a_cache_beside_the_sources_that_others_can_change_is_not_used(tmp_path: Path):
-    package = Path(kernel_cache.__file__).parents[2]
+    package = Path(kernel_folder.__file__).parents[2]
     shutil.copytree(package, tmp_path / "sediment", ignore=shutil.ignore_patterns("__pycache__", "jobs", "engine"))
     _compile(tmp_path, SEDIMENT_KERNEL_CACHE="in-tree")
     assert _compile(tmp_path)[1:] == ["1", "0"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sediment.segment_io.compiled import status
-from sediment.segment_io.compiled.kernel_cache import kernel_files
+from sediment.segment_io.compiled.kernel_folder import kernel_files
 
 
 def test_every_status_has_a_number_of_its_own():
