@@ -4,17 +4,10 @@ When a session first looks up a data source, Spark imports every installed top-l
 registers its class `DefaultSource`.  Source: `pyspark.sql.worker.lookup_data_sources`.
 """
 
+from sediment.jobs.datasource import KafkaLogSource as DefaultSource
 from sediment.jobs.spark.quiet_worker import silence_closed_sockets
-from sediment.segment_io.errors import UsageError
 
 # The process of the look-up makes no source, which would do this.
 silence_closed_sockets()
-
-try:
-    from sediment.jobs.datasource import KafkaLogSource as DefaultSource
-except UsageError as error:
-    from sediment.jobs.data_source.refusing_source import refusing_source
-
-    DefaultSource = refusing_source(error)  # type: ignore[assignment, misc]
 
 __all__ = ["DefaultSource"]

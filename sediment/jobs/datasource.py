@@ -43,11 +43,18 @@ from sediment.jobs.data_source.kafka_options import LATEST
 from sediment.jobs.data_source.offset_bounds import batch_bounds, stream_starts
 from sediment.jobs.data_source.one_sentence import in_one_sentence
 from sediment.jobs.data_source.options import FORMAT, SourceOptions
+from sediment.jobs.data_source.read_limits import (
+    HAS_READ_LIMITS,
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from sediment.jobs.data_source.stream_offsets import offsets_json, parse_offsets
 from sediment.jobs.data_source.stream_progress import FoundEnd, StreamProgress
 from sediment.jobs.data_source.table_options import given_options, is_new_table, options_in, table_schema
 from sediment.jobs.spark.quiet_worker import silence_closed_sockets
-from sediment.jobs.spark.release import no_data_source
+from sediment.jobs.spark.release import no_data_source, spark_version
 from sediment.jobs.spark.worker_python import check_worker_python
 from sediment.jobs.table_readers.read_rows import read_rows
 from sediment.jobs.table_readers.select_replicas import selected_replicas
@@ -74,12 +81,6 @@ try:
         DataSourceStreamWriter,
         DataSourceWriter,
         InputPartition,
-    )
-    from pyspark.sql.streaming.datasource import (
-        ReadAllAvailable,
-        ReadLimit,
-        ReadMaxRows,
-        SupportsTriggerAvailableNow,
     )
 except ImportError as error:
     raise no_data_source() from error
@@ -269,6 +270,11 @@ class KafkaLogSource(DataSource):
                     f"table {options.request.what!r} cannot be streamed",
                     advice="stream 'records', or read it as a batch",
                 )
+            if options.max_offsets_per_trigger is not None and not HAS_READ_LIMITS:
+                raise UsageError(
+                    f"max_offsets_per_trigger needs Spark 4.2 or newer, but this is Spark {spark_version()}",
+                    advice="leave it out",
+                )
             return KafkaLogStreamReader(replace(options, request=_with_schema(options.request, schema)))
         except SedimentError as error:
             return _RefusedStreamReader(error)
@@ -378,6 +384,7 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends = LogEnds(options.paths, options.request.isolation, options.selects)
         self._progress = StreamProgress(self._ends, self._on_data_loss)
         self._target: dict[str, FoundEnd] | None = None
+        self._last_end: dict[str, Any] | None = None  # of the batches that this instance planned
 
     @in_one_sentence
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -401,14 +408,19 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._progress.found()
 
     @in_one_sentence
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
+    def latestOffset(  # noqa: N802 - Spark's name
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
         """Return the next offset of each partition, which is not below its entry in `start` without data loss.
 
         The batch from `start` to these offsets has about `limit` offsets, but at least one of each partition with data.
+        Spark 4.0 and 4.1 give no arguments.  Then the batch begins where the last one ended; at the beginning of a
+        query, which may go on from a checkpoint, only `partitions` learns where that is.
         """
         found = self._progress.found() if self._target is None else self._target
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        return offsets_json(self._progress.next_offsets(parse_offsets(start), found, most))
+        begin = (self._last_end or {}) if start is None else start
+        return offsets_json(self._progress.next_offsets(parse_offsets(begin), found, most))
 
     @in_one_sentence
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802 - Spark's name
@@ -420,7 +432,11 @@ class KafkaLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the tasks for the offsets from `start` up to but not including `end`."""
         task_bytes = self._options.task_bytes or SLICE_BYTES
         scan_tasks: list[ScanTask] = []
-        for source, bounds, topic_id in self._progress.ranges(parse_offsets(start), parse_offsets(end)):
+        begins, ends = parse_offsets(start), parse_offsets(end)
+        if not HAS_READ_LIMITS and self._last_end is None:
+            ends = self._progress.compared(begins, ends)
+        self._last_end = end
+        for source, bounds, topic_id in self._progress.ranges(begins, ends):
             request = replace(self._request, bounds=self._request.bounds & bounds)
             planned = plan_scan_tasks(request, source, Fs(), slice_bytes=task_bytes)
             scan_tasks += [replace(scan_task, topic_id=topic_id) for scan_task in planned]
@@ -457,7 +473,7 @@ class _RefusedStreamReader(DataSourceStreamReader):
         raise self._error
 
     @in_one_sentence
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802 - Spark's name
+    def latestOffset(self, *_given: object) -> dict[str, int]:  # noqa: N802 - Spark's name
         raise self._error
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -18,7 +18,7 @@ is never above the last offset that a task can read.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from sediment.jobs.data_source.stream_offsets import StreamOffset, StreamOffsets
@@ -84,6 +84,22 @@ class StreamProgress:
         ends = _limited(found, begins, most_offsets)
         reached = {name: self._reached(found[name], start.get(name), begins[name], ends[name]) for name in found}
         return {**start, **{name: entry for name, entry in reached.items() if entry is not None}}
+
+    def compared(self, start: StreamOffsets, end: StreamOffsets) -> dict[str, StreamOffset]:
+        """Return `end`, which was found without knowledge of `start`, with the offsets at which the batch begins.
+
+        Data loss between the two is reported; what became of a log since `end` was found is left to `ranges`.
+        """
+        self._check_present(start.keys() - end.keys())
+        found = self.found()
+        compared = dict(end)
+        for name, entry in end.items():
+            if name not in found or self._match(name, entry, found[name]) is LogMatch.OTHER:
+                continue
+            begin = self._begin(name, start.get(name), found[name])
+            if begin.is_moved:
+                compared[name] = replace(entry, first=begin.offset)
+        return compared
 
     def ranges(self, start: StreamOffsets, end: StreamOffsets) -> Iterator[tuple[Source, Bounds, str | None]]:
         wanted = {name: entry for name, entry in end.items() if start.get(name) != entry}

@@ -15,7 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sediment.jobs.spark.release import SUPPORTED, spark_minor
+from sediment.jobs.spark.release import minor, spark_version
 from sediment.jobs.spark.session import own_session, spark_context
 from sediment.jobs.spark.task_figures import add_jar
 from sediment.jobs.spark.worker_python import check_worker_python
@@ -51,10 +51,12 @@ def coordinate() -> str:
         raise UsageError(
             "Delta tables need the Python package delta-spark, which is missing", advice=install_command("delta")
         ) from error
-    spark = spark_minor()
-    if spark not in _SPARKS_OF_DELTA.get(delta, spark):
+    spark = minor(spark_version())
+    sparks = _SPARKS_OF_DELTA.get(delta, (spark,))
+    if spark not in sparks:
         raise UsageError(
-            f"Delta {delta} has no JARs for Spark {spark}", advice=f"use Spark {SUPPORTED}: {install_command('spark')}"
+            f"Delta {delta} has no JARs for Spark {spark}",
+            advice=f"use a Spark that it has, for example: pip install 'pyspark=={sparks[-1]}.*'",
         )
     return f"io.delta:delta-spark_{spark}_{_SCALA}:{delta}"
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sediment.jobs.diagnostics.check import Check, failed, passed, warned
 from sediment.jobs.reporting.figures import human_bytes
+from sediment.jobs.spark.release import untested_python
 from sediment.jobs.spark.session import ENOUGH_FILES, LEAST_FILES
 from sediment.segment_io.fs import Fs
 from sediment.version import __version__
@@ -22,11 +23,20 @@ _LITTLE_BYTES, _LEAST_BYTES = 1_000_000_000, 50_000_000
 
 
 def machine_checks() -> Iterator[Check]:
-    yield passed("sediment", f"{__version__}, on Python {platform.python_version()} ({sys.executable})")
+    yield _python()
     yield _kernel_cache()
     yield from _codecs()
     yield space_check("temporary-space", Path(tempfile.gettempdir()), "set TMPDIR to a folder on a larger disk")
     yield _open_files()
+
+
+def _python() -> Check:
+    release = platform.python_version()
+    untested = untested_python(release)
+    if untested is not None:
+        advice = "make the environment with one of these, and install Sediment into it"
+        return warned("sediment", f"{__version__}; {untested} ({sys.executable})", advice)
+    return passed("sediment", f"{__version__}, on Python {release} ({sys.executable})")
 
 
 def space_check(name: str, folder: Path, advice: str) -> Check:

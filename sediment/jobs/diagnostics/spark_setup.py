@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -15,7 +16,14 @@ from pathlib import Path
 from sediment.jobs.diagnostics.check import Check, failed, passed, warned
 from sediment.jobs.diagnostics.machine import space_check
 from sediment.jobs.spark.java import INSTALL_JAVA, MIN_JAVA, java_command, java_version
-from sediment.jobs.spark.release import SUPPORTED, spark_minor
+from sediment.jobs.spark.release import (
+    has_data_sources,
+    minor,
+    no_data_source,
+    spark_version,
+    untested_java,
+    untested_spark,
+)
 from sediment.jobs.spark.session import spark_defaults
 from sediment.jobs.spark.worker_python import safe_environment
 from sediment.segment_io.errors import UsageError
@@ -66,13 +74,16 @@ def _java(*, is_needed: bool) -> Check:
         return failed("java", f"{place} does not report its version", INSTALL_JAVA)
     if found < MIN_JAVA:
         return failed("java", f"Spark needs Java {MIN_JAVA} or newer, but this is Java {found} ({place})", INSTALL_JAVA)
+    untested = untested_java(found)
+    if untested is not None:
+        return warned("java", f"{untested} ({place})", "install one of these, or set JAVA_HOME")
     return passed("java", f"Java {found} ({place})")
 
 
 def _spark() -> Check:
     from pyspark.find_spark_home import _find_spark_home
 
-    python = version("pyspark")
+    python = spark_version()
     home = Path(_find_spark_home())
     jars = [
         found[1] for jar in sorted((home / "jars").glob("spark-core_*.jar")) if (found := _CORE_JAR.match(jar.name))
@@ -82,16 +93,15 @@ def _spark() -> Check:
         return failed("spark", f"the JARs of Spark are missing in {home / 'jars'}", advice)
     if jars != [python]:
         text = f"the version of PySpark is {python}, but the JARs in {home} have {', '.join(jars)}"
-        is_close = [_minor(jar) for jar in jars] == [_minor(python)]
+        is_close = [minor(jar) for jar in jars] == [minor(python)]
         return warned("spark", text, advice) if is_close else failed("spark", text, advice)
-    if spark_minor() != SUPPORTED:
-        text = f"Spark {python} ({home}), but Sediment is made for and tested with Spark {SUPPORTED}"
-        return warned("spark", text, install_command("spark"))
+    untested = untested_spark(python)
+    if untested is not None:
+        return warned("spark", f"{untested} ({home})", install_command("spark"))
+    if not has_data_sources(python):
+        refused = no_data_source()
+        return warned("spark", f"the commands run on Spark {python} ({home}); {refused.what}", refused.advice or "")
     return passed("spark", f"Spark {python} ({home})")
-
-
-def _minor(release: str) -> list[str]:
-    return release.split(".")[:2]
 
 
 def _worker_python(defaults: Mapping[str, str]) -> Check:
@@ -116,7 +126,7 @@ def _worker_python(defaults: Mapping[str, str]) -> Check:
     if probed.returncode != 0:
         return failed(name, f"the Python for Spark's workers fails: {python} ({source})", advice)
     release, *missing = probed.stdout.split()
-    if _minor(release) != _minor(".".join(map(str, sys.version_info[:3]))):
+    if minor(release) != minor(platform.python_version()):
         text = (
             f"the driver runs Python {sys.version_info[0]}.{sys.version_info[1]}, "
             f"but the workers run {release} ({source})"

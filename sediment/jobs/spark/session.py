@@ -42,6 +42,7 @@ from sediment.jobs.spark.driver_log import driver_log
 from sediment.jobs.spark.early_daemon import VARIABLE, EarlyDaemon
 from sediment.jobs.spark.java import INSTALL_JAVA, MIN_JAVA, check_java, java_version
 from sediment.jobs.spark.live_slots import is_local
+from sediment.jobs.spark.release import check_spark
 from sediment.jobs.spark.task_figures import start_counting, stop_counting
 from sediment.jobs.spark.worker_python import check_worker_python, safe_environment, safe_path_variables
 from sediment.segment_io.errors import UsageError
@@ -193,6 +194,7 @@ def require_spark() -> None:
         raise UsageError(
             "this command needs Spark, but the Python package pyspark is missing", advice=install_command("spark")
         )
+    check_spark()
 
 
 def own_session(given: SparkSession | None) -> SparkSession:

@@ -73,12 +73,12 @@ def collect(
     make_function = _functions.get(sc)
     if make_function is None or counted is None:
         return list(over(perform).collect())
-    rdds: Any = importlib.import_module("pyspark.core.rdd")
+    pyspark: Any = importlib.import_module("pyspark")
     serializers: Any = importlib.import_module("pyspark.serializers")
     plain = serializers.NoOpSerializer()
     rdd = over(counted)
     rdd._jrdd_deserializer = plain  # otherwise, PySpark would pickle several elements together
-    results = rdds.RDD(rdd._jrdd.mapPartitions(make_function()), sc, plain).collect()
+    results = pyspark.RDD(rdd._jrdd.mapPartitions(make_function()), sc, plain).collect()
     return [pickle.loads(result) for result in results]
 
 

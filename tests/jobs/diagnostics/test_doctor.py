@@ -19,6 +19,7 @@ from rich.console import Console
 import sediment
 from sediment.engine.clone.partition_clone import note_producers_of_bare_copy
 from sediment.jobs.diagnostics.check import WARNING, Check
+from sediment.jobs.diagnostics.machine import machine_checks
 from sediment.jobs.diagnostics.spark_setup import spark_checks
 from sediment.jobs.doctor import DoctorReport, print_report
 from sediment.segment_io.compiled.kernel_folder import CACHE_VARIABLE
@@ -140,24 +141,35 @@ def test_a_spark_of_another_version_than_pyspark_fails(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    ("release", "delta"),
-    [("3.5.9", "has no JARs for Spark 3.5"), ("4.1.4", "_4.1_2.13:4.4.0"), ("4.3.0", "has no JARs for Spark 4.3")],
+    ("release", "status", "text", "delta"),
+    [
+        ("3.4.1", "warning", "but this is Spark 3.4 (", "has no JARs for Spark 3.4"),
+        ("3.5.9", "warning", "; the format kafka-log needs Spark 4.0 or newer, but this", "has no JARs for Spark 3.5"),
+        ("4.1.4", "ok", "Spark 4.1.4 (", "_4.1_2.13:4.4.0"),
+        ("4.3.0", "ok", "Spark 4.3.0 (", "has no JARs for Spark 4.3"),
+        ("5.0.0", "warning", "Sediment is tested with Spark 3.5, 4.0, 4.1, 4.2 and 4.3, but this is Spark 5.0", "5.0"),
+    ],
 )
-def test_a_spark_for_which_sediment_is_not_made_is_a_warning(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, release: str, delta: str
+def test_the_release_of_spark_is_compared_with_those_that_are_tested(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, release: str, status: str, text: str, delta: str
 ) -> None:
-    packages = tmp_path / "packages" / f"pyspark-{release}.dist-info"
-    packages.mkdir(parents=True)
-    (packages / "METADATA").write_text(f"Metadata-Version: 2.1\nName: pyspark\nVersion: {release}\n")
-    monkeypatch.syspath_prepend(str(packages.parent))
+    monkeypatch.setattr("pyspark.__version__", release)
     (tmp_path / "jars").mkdir()
     (tmp_path / "jars" / f"spark-core_2.13-{release}.jar").touch()
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
-    status, found = spark_check("spark")
-    assert status == "warning"
-    assert f"Spark {release} " in found and found.endswith("is made for and tested with Spark 4.2")
-    status, found = spark_check("delta")
-    assert status == "warning" and delta in found
+    found = spark_check("spark")
+    assert found[0] == status and text in found[1]
+    status, said = spark_check("delta")
+    assert status == "warning" and delta in said
+
+
+def test_a_python_and_a_java_that_are_not_tested_are_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.python_version", lambda: "3.15.1")
+    found = next(machine_checks())
+    assert found.status == "warning" and "Python 3.11, 3.12, 3.13 and 3.14, but this is Python 3.15 (" in found.found
+    monkeypatch.setattr("sediment.jobs.diagnostics.spark_setup.java_version", lambda: 26)
+    status, text = spark_check("java")
+    assert status == "warning" and "Java 17, 21 and 25, but this is Java 26 (" in text
 
 
 @pytest.mark.parametrize(
