@@ -17,7 +17,14 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def fill_page(page: Path, mark: str, block: str) -> None:
-    """Write `block` between the page's lines `<!-- mark -->` and `<!-- /mark -->`; wrap its lines outside tables.
+    """Write `block` into the page, as `filled` does."""
+    page.write_text(filled(page, mark, block))
+
+
+def filled(page: Path, mark: str, block: str) -> str:
+    """Return the page's text with `block` between its lines `<!-- mark -->` and `<!-- /mark -->`.
+
+    Lines outside of tables are wrapped.
 
     Raises:
         ValueError: the page has no such lines.
@@ -31,7 +38,7 @@ def fill_page(page: Path, mark: str, block: str) -> None:
     )
     if not found:
         raise ValueError(f"{page} has no mark {mark}; add its two lines to the page")
-    page.write_text(text)
+    return text
 
 
 def _wrap(line: str) -> str:
