@@ -17,7 +17,7 @@ VERSITYGW := .versitygw
 VERSITYGW_VERSION := v1.8.0
 
 .DEFAULT_GOAL := help
-.PHONY: suite bench-race help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery bench-records bench-driver bench-serve bench-verify lint bench bench-all bench-commands bench-quick bench-page bench-memory bench-scale bench-load bench-cluster bench-buckets bench-incremental bench-partitions conformance conformance-nightly client-suites schemas e2e wheel sdist bundle bundle-test yarn platforms airflow-test docs clean
+.PHONY: suite bench-race help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery bench-records bench-driver bench-serve bench-verify lint bench bench-all bench-commands bench-quick bench-page bench-memory bench-scale bench-load bench-cluster bench-buckets bench-incremental bench-partitions conformance conformance-nightly client-suites schemas e2e wheel sdist bundle release bundle-test yarn platforms airflow-test docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.* ## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
@@ -135,6 +135,9 @@ e2e: setup #: test Sediment with a Kafka broker and real clients (downloads both
 client-suites: setup #: run the test suites of Kafka clients against serve: franz-go, and librdkafka if ARGS has --librdkafka DIR
 	@$(BIN)/python -m tests.e2e.client_suites $(ARGS)
 
+# The time of every file in what is built, so that two builds of a version have the same bytes.
+wheel sdist bundle release: export SOURCE_DATE_EPOCH = $(or $(shell git log -1 --format=%ct -- sediment/version.py 2>/dev/null),$(shell stat -c %Y sediment/version.py))
+
 wheel: $(ENVIRONMENT) ## build the wheel in dist/
 	@rm -f dist/*.whl
 	@$(BIN)/python -m hatchling build -t wheel -d dist
@@ -145,9 +148,13 @@ sdist: $(ENVIRONMENT) ## build the source archive in dist/ (make test builds the
 
 bundle: wheel ## pack Sediment and its dependencies for spark-submit --archives, in dist/ (PYTHON: the Python of every host)
 	@$(BIN)/python $(INSTALL) -c constraints.txt --group bundle
-	@conf/make-bundle.sh $$(conf/find-python.sh) $(BIN)/python dist/*.whl dist/sediment-environment.tar.gz
+	@conf/make-bundle.sh $$(conf/find-python.sh) $(BIN)/python dist/*.whl dist/sediment-environment
 
-bundle-test: bundle #: test the wheel in an empty environment, and the bundle on a standalone cluster
+release: sdist bundle ## build all files of a release in dist/, with checksums and a list of contents and licences
+	@cp constraints.txt dist/
+	@cd dist && sha256sum *.tar.gz *.whl *.cdx.json constraints.txt > SHA256SUMS && cat SHA256SUMS
+
+bundle-test: release #: test the release: build it again, install it as the pages say, and run the bundle on a standalone cluster
 	@$(BIN)/python -m pytest -m bundle tests/bundle $(ARGS)
 
 yarn: bundle #: test the bundle on a YARN of this machine, in both deploy modes (downloads Hadoop's JARs once)

@@ -31,8 +31,11 @@ class KernelCache(caching.FunctionCache):
             return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
+        # The annotated source, which nothing reads, has addresses of this process and the path of the sources: without
+        # it, equal sources give equal files.
+        plain = data._replace(type_annotation="")
         with contextlib.suppress(OSError):  # the disk is full, or the folder is read-only
-            super().save_overload(sig, data)
+            super().save_overload(sig, plain)
 
 
 class _Locator(caching.InTreeCacheLocator):

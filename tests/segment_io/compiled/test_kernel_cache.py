@@ -87,6 +87,19 @@ def test_a_cache_beside_the_sources_is_found_wherever_they_are_moved(tmp_path):
     assert (int(hits), int(misses)) == (1, 0)
 
 
+def test_equal_sources_give_equal_files_wherever_they_are(tmp_path):
+    package = Path(kernel_folder.__file__).parents[2]
+    ignored = shutil.ignore_patterns("__pycache__", "jobs", "engine")
+    made = []
+    for name in ("one", "another"):
+        shutil.copytree(package, tmp_path / name / "sediment", ignore=ignored)
+        _compile(tmp_path / name, SEDIMENT_KERNEL_CACHE="in-tree", PYTHONHASHSEED="0")
+        found = sorted((tmp_path / name).rglob("*.nb[ic]"))
+        made.append({str(file.relative_to(tmp_path / name)): file.read_bytes() for file in found})
+    assert len(made[0]) >= 2
+    assert made[0] == made[1]
+
+
 def test_a_cache_beside_other_sources_is_not_used(tmp_path):
     package = Path(kernel_folder.__file__).parents[2]
     shutil.copytree(package, tmp_path / "sediment", ignore=shutil.ignore_patterns("__pycache__", "jobs", "engine"))
