@@ -45,7 +45,7 @@ from sediment.jobs.cleaning.options import CompactOptions
 from sediment.jobs.compact import compact
 from sediment.jobs.reporting.run_report import CompactionRunReport
 from sediment.jobs.spark.session import spark_context
-from sediment.segment_io.compiled.kernel_cache import CACHE_VARIABLE
+from sediment.segment_io.compiled.kernel_folder import CACHE_VARIABLE
 from sediment.segment_io.format import layout as f
 from tests.conformance.oracle import KAFKA_VERSION, KafkaOracle, program
 
