@@ -379,10 +379,10 @@ def _end_early_daemon() -> None:
 
 
 def _check_kernel_cache() -> None:
-    """Log that the workers on this machine compile their kernels anew if the cache is not safe; they say nothing."""
-    from sediment.segment_io.compiled.kernel_folder import cache_folder
+    """Log that the workers on this machine compile their kernels, now or in every run; they say nothing."""
+    from sediment.segment_io.compiled.kernel_folder import warn_if_empty
 
-    cache_folder()
+    warn_if_empty()
 
 
 def _complete(

@@ -14,7 +14,13 @@ from typing import IO, Any
 
 from numba.core import caching
 
-from sediment.segment_io.compiled.kernel_folder import READABLE_FILE, READABLE_FOLDER, cache_folder, in_tree_mark
+from sediment.segment_io.compiled.kernel_folder import (
+    READABLE_FILE,
+    READABLE_FOLDER,
+    cache_folder,
+    in_tree_mark,
+    warn_if_empty,
+)
 
 
 class KernelCache(caching.FunctionCache):
@@ -24,11 +30,14 @@ class KernelCache(caching.FunctionCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
-            return super().load_overload(sig, target_context)
+            loaded = super().load_overload(sig, target_context)
         except Exception:  # a file that cannot be read, or was torn when the machine stopped
             with contextlib.suppress(OSError):
                 self.flush()
             return None
+        if loaded is None:
+            warn_if_empty()
+        return loaded
 
     def save_overload(self, sig: Any, data: Any) -> None:
         # The annotated source, which nothing reads, has addresses of this process and the path of the sources: without

@@ -14,6 +14,7 @@ A folder may be read-only.  This module does not load numba, so a driver can che
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import re
 import stat
@@ -31,6 +32,8 @@ from sediment.segment_io.safe_paths import (
     refuse_cache,
     safe_folder,
 )
+
+_LOGGER = logging.getLogger(__name__)
 
 _ALSO = ("layout.py", "registers.py", "status.py", "jit.py")  # constants and compiler options
 _COMPILED = re.compile(r"^@(kernel|inlined_kernel|brief_kernel|_intrinsic)\b", re.MULTILINE)
@@ -94,6 +97,20 @@ def cached_kernels() -> tuple[Path | None, list[str]]:
         found = [file for source in kernel_files() for file in (source.parent / "__pycache__").glob(f"*{ending}")]
         return folder.parent, sorted({file.name.removesuffix(ending) for file in found})
     return folder, sorted({file.name.removesuffix(ending) for file in folder.glob(f"*/*{ending}")})
+
+
+@cache
+def warn_if_empty() -> None:
+    """Log, once in a process, that kernels are compiled now because this machine has none for these sources.
+
+    A process without a log says nothing.
+    """
+    folder, compiled = cached_kernels()
+    if folder is not None and not compiled and _LOGGER.hasHandlers():
+        _LOGGER.warning(
+            "compiling the inner loops, which can take half a minute, once on this machine; "
+            "`sediment setup warm-up` does it in advance"
+        )
 
 
 def in_tree_mark() -> Path:

@@ -205,6 +205,17 @@ def test_a_cache_made_without_a_umask_is_private_and_is_used_again(tmp_path: Pat
         assert not place.stat().st_mode & 0o022, place
 
 
+def test_the_log_announces_only_the_first_compilation_on_a_machine(tmp_path: Path):
+    program = [sys.executable, "-c", f"import logging; logging.basicConfig()\n{_PROGRAM}"]
+    environment = _environment(tmp_path)
+    told = [
+        subprocess.run(program, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True).stderr
+        for _ in range(2)
+    ]
+    assert "compiling the inner loops, " in told[0] and len(told[0].splitlines()) == 1
+    assert told[1] == ""
+
+
 def test_a_torn_file_of_the_cache_costs_a_compilation_and_no_error(tmp_path: Path):
     _run(tmp_path)
     for ending in ("nbi", "nbc"):
