@@ -49,7 +49,9 @@ _SIZES = {
     "spark.driver.memory": "512m",
     "spark.yarn.am.memory": "512m",
     "spark.yarn.am.extraJavaOptions": QUICK_JVM,
-    "spark.yarn.am.waitTime": "600s",  # on a busy machine, a driver needs longer than Spark's 100 seconds to start
+    # On a busy machine, a driver needs longer than Spark's 100 seconds to start, and an executor longer than 30.
+    "spark.yarn.am.waitTime": "600s",
+    "spark.scheduler.maxRegisteredResourcesWaitingTime": "600s",
     "spark.yarn.jars": f"local:{_SPARK_HOME}/jars/*",
     "spark.eventLog.enabled": "true",
     "spark.eventLog.compress": "false",
@@ -93,27 +95,36 @@ class Yarn:
     bundle: Unpacked
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
-    def submit(self, mode: str, *arguments: object, more: Mapping[str, str] = NO_SETTINGS) -> Submitted:
-        """Run `sediment ARGUMENTS` as docs/operate/cluster.md says, with `more` of Spark's settings."""
-        return self.finish(self.start(mode, *arguments, more=more))
+    def submit(
+        self, mode: str, *arguments: object, more: Mapping[str, str] = NO_SETTINGS, is_packed: bool = False
+    ) -> Submitted:
+        """Run `sediment ARGUMENTS` as docs/operate/cluster.md says, with `more` of Spark's settings.
 
-    def start(self, mode: str, *arguments: object, more: Mapping[str, str] = NO_SETTINGS) -> Running:
+        If `is_packed`, the containers unpack the bundle.  Otherwise they use the one of the driver in client mode,
+        because YARN needs minutes of CPU time for the archive of each run: it starts a process for each file.
+        """
+        return self.finish(self.start(mode, *arguments, more=more, is_packed=is_packed))
+
+    def start(
+        self, mode: str, *arguments: object, more: Mapping[str, str] = NO_SETTINGS, is_packed: bool = False
+    ) -> Running:
         events = self.home / f"events-{next(self._numbers)}"
         events.mkdir()
         settings = {"spark.eventLog.dir": events.as_uri()}
         variables = {}
+        python = PACKED_PYTHON if is_packed else str(self.bundle.python)
         if mode == "client":
-            variables = {"PYSPARK_DRIVER_PYTHON": str(self.bundle.python), "PYSPARK_PYTHON": PACKED_PYTHON}
+            variables = {"PYSPARK_DRIVER_PYTHON": str(self.bundle.python), "PYSPARK_PYTHON": python}
         else:
-            settings["spark.yarn.appMasterEnv.PYSPARK_PYTHON"] = PACKED_PYTHON
-            settings["spark.executorEnv.PYSPARK_PYTHON"] = PACKED_PYTHON
+            settings["spark.yarn.appMasterEnv.PYSPARK_PYTHON"] = python
+            settings["spark.executorEnv.PYSPARK_PYTHON"] = python
             settings["spark.yarn.maxAppAttempts"] = "1"
         settings |= more
         before = self._applications()
         process = subprocess.Popen(
             [
                 *(_SPARK_HOME / "bin" / "spark-submit", "--master", "yarn", "--deploy-mode", mode),
-                *("--archives", f"{BUNDLE.as_uri()}#environment"),
+                *(("--archives", f"{BUNDLE.as_uri()}#environment") if is_packed else ()),
                 *(word for key, value in settings.items() for word in ("--conf", f"{key}={value}")),
                 *(self.bundle.script, *map(str, arguments)),
             ],

@@ -18,7 +18,6 @@ from tests.yarn.cluster import (
     EXECUTORS,
     LIMIT_SECONDS,
     OVERHEAD_MIB,
-    PACKED_PYTHON,
     Submitted,
     Yarn,
     running_yarn,
@@ -28,7 +27,7 @@ pytestmark = [pytest.mark.yarn, pytest.mark.timeout(4 * LIMIT_SECONDS)]
 
 CASES = ("plain", "mixed-codecs", "transactions", "everything")
 MODES = ("client", "cluster")
-COPIES = 16
+COPIES = 80  # of each partition: a task for each slot is worth its cost
 NOW = "--now-ms=1700001000000"
 ATTEMPTS = 5  # how often a test tries to meet a run in its middle
 MOST_IN_FLIGHT = 16  # jobs that a pool has at Spark at a time on a small cluster
@@ -93,7 +92,8 @@ def compacted(
     scratch = tmp_path_factory.mktemp(mode)
     log_dir, sets = make_partitions(scratch / "logs", cases)
     before = scratch / "before"
-    done = yarn.submit(mode, "compact", log_dir, "--json", "--force", NOW, f"--keep-before={before}", *sets)
+    arguments = ("compact", log_dir, "--json", "--force", NOW, f"--keep-before={before}", *sets)
+    done = yarn.submit(mode, *arguments, is_packed=True)
     return Compacted(mode, log_dir, before, sets, done)
 
 
@@ -123,7 +123,7 @@ def most_at_once(tasks: Iterable[dict[str, Any]]) -> int:
 
 
 def test_settings_for_one_machine_are_not_set(compacted: Compacted) -> None:
-    (environment,) = compacted.done.of_kind("EnvironmentUpdate")
+    environment, *_ = compacted.done.of_kind("EnvironmentUpdate")
     settings = dict(environment["Spark Properties"])
     assert (settings["spark.master"], settings["spark.submit.deployMode"]) == ("yarn", compacted.mode)
     assert settings["spark.python.daemon.module"] == "sediment.jobs.spark.worker_daemon"
@@ -212,7 +212,7 @@ def test_a_python_without_the_package_ends_the_run_at_once(
     before = tree(log_dir)
     more = {
         "spark.pyspark.python": str(yarn.bundle.python.resolve()),
-        "spark.pyspark.driver.python": str(yarn.bundle.python) if mode == "client" else PACKED_PYTHON,
+        "spark.pyspark.driver.python": str(yarn.bundle.python),
         "spark.python.daemon.module": daemon,
     }
     done = yarn.submit(mode, "compact", log_dir, "--json", "--force", NOW, *sets, more=more)

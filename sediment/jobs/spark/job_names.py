@@ -11,8 +11,10 @@ from typing import Any, TypeVar
 Item = TypeVar("Item")
 
 _STAGE_NAME = "callSite.short"  # Spark's local property; without it, a stage is named by a line of this package
+_STAGE_DETAILS = "callSite.long"  # likewise; without it, the details of a stage are a Java stack trace
 _TAGS = "spark.job.tags"  # the property of `SparkContext.addJobTag`, which sets one tag at a time
 _MOST_TAGGED = 8  # partitions; the event log repeats the tags for each stage
+_MOST_LISTED = 128  # partitions in the details of a stage, which the event log repeats too; a task has no more
 _SHOWN_CHARACTERS, _SHOWN_OF_END = 60, 12  # of a name, which may have 255, and whose end is the number of a partition
 
 
@@ -27,6 +29,12 @@ class JobName:
         """Return the tags of a job: the run, and each partition unless there are many."""
         partitions = self.partitions if len(self.partitions) <= _MOST_TAGGED else ()
         return ",".join((group, *(name for name in partitions if name and "," not in name)))
+
+    def details(self) -> str:
+        """Return the names of all partitions, a line each; the title of a job without partitions."""
+        left = len(self.partitions) - _MOST_LISTED
+        more = (f"and {left} more",) if left > 0 else ()
+        return "\n".join((*self.partitions[:_MOST_LISTED], *more)) or self.title
 
 
 def titled(verb: str, name: Callable[[Item], object]) -> Callable[[Sequence[Item]], JobName]:
@@ -50,11 +58,12 @@ def shown(name: str) -> str:
 def named_job(sc: Any, group: str, name: JobName) -> Iterator[None]:
     """Name the Spark jobs of this thread inside the `with` block, and their stages, by the title of `name`.
 
-    Afterwards, the jobs of this thread have no name.
+    The partitions are the details of the stages.  Afterwards, the jobs of this thread have no name.
     """
     traceback_utils: Any = importlib.import_module("pyspark.traceback_utils")
     sc.setJobGroup(group, name.title)
     sc.setLocalProperty(_TAGS, name.tags(group))
+    sc.setLocalProperty(_STAGE_DETAILS, name.details())
     try:
         # Inside, the actions of PySpark do not name their stages themselves.
         with traceback_utils.SCCallSiteSync(sc):
@@ -63,6 +72,7 @@ def named_job(sc: Any, group: str, name: JobName) -> Iterator[None]:
     finally:
         with suppress(Exception):  # the JVM may have ended, which is then the error of the job
             sc.setLocalProperty(_TAGS, None)
+            sc.setLocalProperty(_STAGE_DETAILS, None)
             sc._jsc.clearJobGroup()
 
 

@@ -196,6 +196,8 @@ def assert_the_event_log_tells(events: list[Event], outcome: Outcome) -> None:
     jobs = [event["Properties"] for event in of_kind(events, "JobStart")]
     tags = {tag for job in jobs for tag in job["spark.job.tags"].split(",")}
     assert tags == {outcome.report["run_id"], *(each["partition"] for each in partitions)}
+    details = [event["Stage Info"]["Details"] for event in of_kind(events, "StageSubmitted")]
+    assert {each["partition"] for each in partitions} <= {line for each in details for line in each.splitlines()}
 
 
 def shell_environment(**more: str) -> dict[str, str]:

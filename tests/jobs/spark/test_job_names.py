@@ -32,9 +32,20 @@ def test_a_name_that_spark_would_take_for_two_tags_is_none() -> None:
     assert JobName("copy", ("", "a,b", "c-0")).tags("run") == "run,c-0"
 
 
+def test_the_details_of_a_stage_name_every_partition_of_a_task() -> None:
+    assert titled("clean", str)(["a-0", "b-1"]).details() == "a-0\nb-1"
+    assert titled("clean", str)([LONG]).details() == LONG
+    many = titled("search", str)([f"a-{number}" for number in range(130)]).details().splitlines()
+    assert (len(many), many[127], many[128]) == (129, "a-127", "and 2 more")
+    assert JobName("wait for executors").details() == "wait for executors"
+
+
 def test_spark_knows_the_tags_of_a_job_and_forgets_them_after_it(sc) -> None:
     with named_job(sc, "run", JobName("clean a-0", ["a-0"])):
         assert set(sc.getJobTags()) == {"run", "a-0"}
         assert sc.getLocalProperty("spark.job.description") == "clean a-0"
+        site = sc._jsc.sc().getCallSite()
+        assert (site.shortForm(), site.longForm()) == ("clean a-0", "a-0")
     assert set(sc.getJobTags()) == set()
     assert sc.getLocalProperty("spark.jobGroup.id") is None
+    assert sc.getLocalProperty("callSite.long") is None
