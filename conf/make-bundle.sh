@@ -28,6 +28,22 @@ rm "$packages"/kafka_sediment-*.dist-info/direct_url.json
 sed -i -e '/direct_url\.json,/d' -e 's|^\(\.\./[^,]*\),.*|\1,,|' "$packages"/*.dist-info/RECORD
 sed -i '/^command = /d' "$environment/pyvenv.cfg"
 
+# A script runs the Python beside it.  In pip's line is the path of this folder, which venv-pack misses if it has spaces.
+"$inside" -I - "$environment/bin" <<'PYTHON'
+import re
+import sys
+from pathlib import Path
+
+START = rb"\A(#!.*/bin/python.*\n|#!/bin/sh\n'''exec' .*\n' '''\n)"
+BESIDE = b"""#!/bin/sh
+'''exec' "$(dirname "$(realpath -- "$0")")/python" "$0" "$@"
+' '''
+"""
+for script in Path(sys.argv[1]).iterdir():
+    if not script.is_symlink():
+        script.write_bytes(re.sub(START, lambda _: BESIDE, script.read_bytes()))
+PYTHON
+
 # numba compares the time of a kernel's source.
 find "$environment" -exec touch --no-dereference --date="@$SOURCE_DATE_EPOCH" {} +
 SEDIMENT_KERNEL_CACHE=in-tree "$inside" -P -s -c \

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from sediment.version import __version__
-from tests.project.distributions import ROOT, git_files
+from tests.bundle.unpacked import unpack_bundle
+from tests.project.distributions import ROOT, bare_environment, git_files
 
 pytestmark = [pytest.mark.bundle, pytest.mark.timeout(1200)]
 
@@ -41,7 +42,7 @@ def test_the_checksums_are_those_of_every_file_of_the_release() -> None:
 
 
 def test_a_second_build_in_another_folder_has_the_same_bytes(tmp_path: Path) -> None:
-    copy = tmp_path / "another"
+    copy = tmp_path / "another folder"
     for name in git_files():
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, copy / name, follow_symlinks=False)
@@ -73,3 +74,9 @@ def test_the_list_of_contents_names_every_package_of_the_bundle_with_its_licence
     held = {tuple(re.sub("_", "-", folder.lower()).rsplit("-", 1)) for folder in folders}
     assert {(name, each["version"]) for name, each in listed.items()} == held
     assert [name for name, each in listed.items() if not each.get("licenses")] == []
+
+
+def test_the_scripts_of_the_bundle_run_wherever_it_is_unpacked(tmp_path: Path) -> None:
+    script = unpack_bundle(tmp_path / "a b").folder / "bin" / "sediment"
+    said = subprocess.check_output([script, "--version"], cwd="/", env=bare_environment(tmp_path), text=True)
+    assert said.startswith("sediment, version ")
