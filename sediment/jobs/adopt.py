@@ -12,7 +12,7 @@ if __name__ == "__main__":
     end_on_early_signals()  # before the slow imports
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from sediment.engine.clone.adoption import (
@@ -24,6 +24,7 @@ from sediment.engine.clone.adoption import (
 from sediment.engine.clone.partition_clone import PartitionClone
 from sediment.engine.clone.plan import NO_REPLICA, ClonedPartition, ClonedTopic
 from sediment.engine.clone.source import open_log_dir, open_source
+from sediment.engine.config_definitions import MIN_SEGMENT_BYTES
 from sediment.engine.directory.lock import DirectoryLock
 from sediment.jobs.adopting.nodes import NewNode, OwningNode, StoppedNode
 from sediment.jobs.adopting.options import AdoptOptions
@@ -141,6 +142,7 @@ class _Adoption:
                 f"--set {strays[0]}:… names a topic that is not adopted",
                 advice="check the name; change configs of other topics with kafka-configs.sh",
             )
+        _check_startable(self._run.options.settings.topic_sets)
         return owner
 
     def _left_alone(self, owner: OwningNode) -> list[AdoptionReport]:
@@ -210,6 +212,17 @@ class _Adoption:
             ends_transactions=self._own.abort_open_transactions,
             has_coordinator=owner.has_coordinator,
         )
+
+
+def _check_startable(topic_sets: Mapping[str, Mapping[str, str]]) -> None:
+    """Refuse a config with which a broker of Kafka 4 would not start; `plan_clone` mends those of the source."""
+    for topic, configs in topic_sets.items():
+        if int(configs.get("segment.bytes", MIN_SEGMENT_BYTES)) < MIN_SEGMENT_BYTES:
+            raise UsageError(
+                f"--set {topic}:segment.bytes={configs['segment.bytes']} is below {MIN_SEGMENT_BYTES}, and a broker of "
+                "Kafka 4 does not start with it",
+                advice=f"set {MIN_SEGMENT_BYTES} or more",
+            )
 
 
 def _adopted(name: str, log_dir: str, topic_id: str, clone: PartitionClone) -> AdoptionReport:

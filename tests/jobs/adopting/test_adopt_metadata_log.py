@@ -274,6 +274,11 @@ def test_sets_have_to_name_an_adopted_topic(log_dir: Path) -> None:
     assert "--set orders:… names a topic that is not adopted" in refusal(log_dir, "--set", "orders:retention.ms=5")
 
 
+def test_a_set_with_which_a_broker_does_not_start_is_refused(log_dir: Path) -> None:
+    sentence = refusal(log_dir, "--set", "foreign:segment.bytes=4000")
+    assert "is below 1048576, and a broker of Kafka 4 does not start with it" in " ".join(sentence.split())
+
+
 def test_a_directory_in_use_is_left_alone(log_dir: Path) -> None:
     before = tree(log_dir)
     with DirectoryLock(log_dir):
