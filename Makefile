@@ -17,7 +17,7 @@ VERSITYGW := .versitygw
 VERSITYGW_VERSION := v1.8.0
 
 .DEFAULT_GOAL := help
-.PHONY: suite bench-race help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery bench-records bench-driver bench-serve bench-verify lint bench bench-all bench-commands bench-quick bench-page bench-memory bench-scale bench-load bench-cluster bench-buckets bench-incremental bench-partitions conformance conformance-nightly client-suites schemas e2e wheel sdist bundle release bundle-test yarn platforms airflow-test docs clean
+.PHONY: suite bench-race help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery bench-records bench-driver bench-serve bench-verify lint bench bench-all bench-commands bench-quick bench-page bench-memory bench-scale bench-load bench-cluster bench-buckets bench-incremental bench-partitions conformance conformance-nightly client-suites schemas e2e wheel sdist bundle release bundle-test yarn platforms versions airflow-test docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.* ## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
@@ -131,6 +131,9 @@ conformance-nightly: setup #: run conformance on 10,000 logs
 e2e: setup #: test Sediment with a Kafka broker and real clients (downloads both once)
 	@$(BIN)/python $(INSTALL) -c constraints.txt --group e2e
 	@$(BIN)/python -m pytest -W ignore::DeprecationWarning -m e2e tests/e2e $(ARGS)
+
+versions: setup #: test Sediment on directories of brokers from 0.11 to 4.4, with ZooKeeper and KRaft (downloads their JARs once, 1 GB; ARGS: -k 2.8.2)
+	@$(PYTEST) -n 0 -m versions tests/versions $(ARGS)
 
 client-suites: setup #: run the test suites of Kafka clients against serve: franz-go, and librdkafka if ARGS has --librdkafka DIR
 	@$(BIN)/python -m tests.e2e.client_suites $(ARGS)

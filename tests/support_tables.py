@@ -63,7 +63,8 @@ class Table:
 
 _COMPATIBILITY = ROOT / "docs" / "reference" / "compatibility.md"
 PLATFORMS = Table("platforms", _COMPATIBILITY)
-TABLES: Sequence[Table] = (PLATFORMS,)
+VERSIONS = Table("versions", _COMPATIBILITY)
+TABLES: Sequence[Table] = (PLATFORMS, VERSIONS)
 
 
 # ------------------------------------------------------------------------------------------------------------ recording
@@ -107,14 +108,18 @@ def summary() -> str:
     lines = (
         ("Python, Java", f"{releases(PLATFORMS.tested('Python'), 2)}; {releases(PLATFORMS.tested('Java'), 1)}"),
         ("Spark", f"{spark} ([which together](docs/reference/compatibility.md#tested-platforms)); {_SPARK}"),
-        ("Kafka", _KAFKA),
+        ("Kafka", f"directories of Kafka {releases([*VERSIONS.tested('Kafka'), _REFERENCE], 2)}{_KAFKA}"),
         ("operating system", _SYSTEM),
     )
     return _markdown(["", "tested"], lines)
 
 
 _SPARK = "3.5 has no `kafka-log`. Locally, on a standalone cluster and on YARN; Kubernetes is documented but not tested"
-_KAFKA = "directories of Kafka 4.2.0, KRaft; message formats 0, 1 and 2; codecs none, gzip, snappy, lz4, zstd"
+_REFERENCE = "4.2.0"
+_KAFKA = (
+    " ([what was done with each](docs/reference/compatibility.md#tested-versions-of-kafka)); message formats 0, 1 and "
+    "2; codecs none, gzip, snappy, lz4, zstd"
+)
 _SYSTEM = "Linux on x86-64; network filesystems require `--allow-network-fs`"
 
 BLOCKS = (*((table.page, table.name, table.text) for table in TABLES), (ROOT / "README.md", "supported", summary))
