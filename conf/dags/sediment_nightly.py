@@ -15,7 +15,7 @@ each other; `report` fails if any task failed.
 its settings, or if a pattern of `partitions` matches nothing in any directory.  `report` lists the partitions that were
 left alone because of an unstated setting.
 
-The DAG needs Airflow 3 with the Spark provider.  Parameters come from the run, else from the Airflow variable
+The DAG needs Airflow 3, or 2.11, with the Spark provider.  Parameters come from the run, else from the Airflow variable
 `sediment`, a JSON object of the same names (docs/operate/airflow.md).  The commands run by the operators of
 `sediment.airflow`, which Airflow's environment needs; the rest of Sediment is only in the environment of Spark.
 """
@@ -25,19 +25,31 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import html
+import inspect
 import logging
 import os
 import re
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from airflow.sdk import DAG, Asset, AssetAlias, Context, Param, TriggerRule, Variable, task, task_group
-from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
+from airflow.providers.common.compat.sdk import (
+    DAG,
+    AirflowFailException,
+    AirflowSkipException,
+    Asset,
+    AssetAlias,
+    Context,
+    Param,
+    TriggerRule,
+    Variable,
+    task,
+    task_group,
+)
 
 from sediment.airflow.operators import APPLICATION, SUMMARY, SedimentOperator
 from sediment.jobs.reporting.html_template import stylesheet
@@ -49,6 +61,10 @@ RETRY_DELAY = timedelta(seconds=float(os.environ.get("SEDIMENT_RETRY_SECONDS", "
 
 COMPACTED = AssetAlias("sediment-compacted")
 """Log directories that a run changed and `verify` found correct, each as the asset `file://<directory>`."""
+
+# Airflow 2 wants a date, and calls the default of a variable otherwise.
+_BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
+_DEFAULT = "default" if "default" in inspect.signature(Variable.get).parameters else "default_var"
 
 _KEPT = ".sediment-before"  # `compact --keep-before` writes it to mark a directory that it created
 _METADATA = "__cluster_metadata-0"
@@ -438,6 +454,7 @@ with DAG(
     "sediment_nightly",
     description="Compact, verify and expire Kafka log directories",
     schedule=SCHEDULE,
+    start_date=_BEGINNING,
     catchup=False,
     max_active_runs=1,
     params=PARAMS,
@@ -449,7 +466,7 @@ with DAG(
     @task(retries=0)
     def plan(params: dict[str, Any], run_id: str) -> list[dict[str, Any]]:
         """Return one job for each log directory."""
-        standing = Variable.get(VARIABLE, default={}, deserialize_json=True)
+        standing = Variable.get(VARIABLE, deserialize_json=True, **{_DEFAULT: {}})
         unknown = sorted(standing.keys() - PARAMS.keys())
         if unknown:
             raise AirflowFailException(f"the variable `{VARIABLE}` has unknown names: {', '.join(unknown)}")
@@ -542,7 +559,7 @@ with DAG(
                     job["log_dir"],
                     clause,
                 )
-        standing = Variable.get(VARIABLE, default={}, deserialize_json=True)
+        standing = Variable.get(VARIABLE, deserialize_json=True, **{_DEFAULT: {}})
         report_dir = params.get("report_dir") or standing.get("report_dir")
         metrics_file = params.get("metrics_file") or standing.get("metrics_file")
         if report_dir:

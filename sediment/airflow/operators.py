@@ -1,4 +1,4 @@
-"""Operators for Airflow 3: each runs a Sediment command with spark-submit and pushes a summary of its report to XCom.
+"""Operators for Airflow 3 and 2.11: each runs a command of Sediment with spark-submit and pushes a summary to XCom.
 
     exit status 0                        success
     exit status 1                        failure with the reasons of the partitions; retried if the task is set to retry
@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.sdk import Context
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowException, AirflowFailException, Context
 
 from sediment.airflow.arguments import command_arguments
 from sediment.airflow.outcome import OutputReader, failure_text, lines, summary

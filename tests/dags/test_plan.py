@@ -22,7 +22,7 @@ CALL = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
 import sediment_nightly as dag
-from airflow.sdk.exceptions import AirflowFailException
+from airflow.providers.common.compat.sdk import AirflowFailException
 for line in sys.stdin:
     name, arguments = json.loads(line)
     try:
