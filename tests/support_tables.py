@@ -104,17 +104,21 @@ def releases(versions: Sequence[str], parts: int) -> str:
 
 def summary() -> str:
     """Return the table of the README."""
+    python, java = releases(PLATFORMS.tested("Python"), 2), releases(PLATFORMS.tested("Java"), 1)
     spark = releases(PLATFORMS.tested("Spark"), 2)
     lines = (
-        ("Python, Java", f"{releases(PLATFORMS.tested('Python'), 2)}; {releases(PLATFORMS.tested('Java'), 1)}"),
-        ("Spark", f"{spark} ([which together](docs/reference/compatibility.md#tested-platforms)); {_SPARK}"),
+        (
+            "Python, Java",
+            f"Python {python}; Java {java} ([which together](docs/reference/compatibility.md#tested-platforms))",
+        ),
+        ("Spark", f"{spark}; {_SPARK}"),
         ("Kafka", f"directories of Kafka {releases([*VERSIONS.tested('Kafka'), _REFERENCE], 2)}{_KAFKA}"),
         ("operating system", _SYSTEM),
     )
     return _markdown(["", "tested"], lines)
 
 
-_SPARK = "3.5 has no `kafka-log`. Locally, on a standalone cluster and on YARN; Kubernetes is documented but not tested"
+_SPARK = "no `kafka-log` on 3.5. Locally, on a standalone cluster and on YARN; Kubernetes is documented but not tested"
 _REFERENCE = "4.2.0"
 _KAFKA = (
     " ([what was done with each](docs/reference/compatibility.md#tested-versions-of-kafka)); message formats 0, 1 and "

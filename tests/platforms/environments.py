@@ -73,6 +73,16 @@ class Environment:
         # No background process outlives a command.
         return {**own, "SEDIMENT_CLASS_ARCHIVE": "off", "SEDIMENT_KERNEL_CACHE": self.kernels}
 
+    def install(self, *arguments: object) -> None:
+        """Install packages, with the arguments of `uv pip install`.
+
+        Raises:
+            MissingError: they cannot be had here.
+        """
+        done = _uv(self, "pip", "install", "--python", self.program("python"), *arguments)
+        if done.returncode != 0:
+            raise MissingError(f"the packages cannot be installed: {' '.join(done.stderr.split()[:60])}")
+
     def run(self, *command: object) -> subprocess.CompletedProcess[str]:
         """Run a program of this environment.
 
@@ -192,8 +202,10 @@ def emulated_python() -> tuple[str, list[str]]:
     Raises:
         MissingError: the emulator or the Python cannot be had here.
     """
-    emulator = _make_root(f"qemu-{SUITE}", "--variant=extract", "--include=qemu-user-static")
+    emulator = _make_root(f"qemu-{SUITE}", "--variant=extract", "--include=qemu-user")
     root = _make_root(f"debian-{SUITE}-arm64", "--variant=extract", "--architectures=arm64", "--include=python3")
+    if not (root / "lib").exists():  # a script of Debian makes this link, and none was run
+        (root / "lib").symlink_to("usr/lib")
     programs = [*emulator.glob("usr/bin/qemu-aarch64-static"), *emulator.glob("usr/bin/qemu-aarch64")]
     pythons = sorted(root.glob("usr/bin/python3.[0-9][0-9]"))
     if not programs or not pythons:
@@ -213,10 +225,8 @@ def make_environment(platform: Platform, work: Path, kernels: str, *, folder: Pa
     environment.home.mkdir(parents=True)
     done = _uv(environment, "venv", "--python", machine.python, environment.folder)
     assert done.returncode == 0, done.stderr
-    for arguments in (_dependencies(platform, work), ["--no-deps", wheel()]):
-        done = _uv(environment, "pip", "install", "--python", environment.program("python"), *arguments)
-        if done.returncode != 0:
-            raise MissingError(f"the packages cannot be installed: {' '.join(done.stderr.split()[:60])}")
+    environment.install(*_dependencies(platform, work))
+    environment.install("--no-deps", wheel())
     return environment
 
 

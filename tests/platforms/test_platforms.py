@@ -24,9 +24,8 @@ from tests.platforms.environments import (
     MissingError,
     emulated_python,
     make_environment,
-    wheel,
 )
-from tests.platforms.platforms import AARCH64, AIRFLOWS, CONDITIONS, NAMES, PLATFORMS, USUAL, Platform
+from tests.platforms.platforms import AARCH64, AIRFLOWS, CONDITIONS, LOWEST, NAMES, PLATFORMS, USUAL, Platform
 from tests.project.distributions import ROOT
 from tests.segments import NOW_MS, write_segment
 from tests.support_tables import FAILED, PASSED, Row, could_not_run, record
@@ -36,6 +35,7 @@ pytestmark = [pytest.mark.platforms, pytest.mark.timeout(4 * LIMIT_SECONDS)]
 
 CASES = ("plain", "mixed-codecs", "transactions", "everything")
 NOW = "--now-ms=1700001000000"
+TESTS = ("tests/segment_io/format", "tests/compaction/test_clean_log.py")
 
 
 @contextmanager
@@ -80,6 +80,8 @@ def test_commands_and_tables_work_on(
             log_dir = assert_kafkas_result(environment, cases, work)
             if platform.has_data_sources:
                 assert_kafka_log(environment, platform, log_dir, work / "checkpoint")
+            if platform.packages == LOWEST:
+                assert_tests_pass(environment)
         finally:
             shutil.rmtree(work, ignore_errors=True)
 
@@ -110,6 +112,14 @@ def assert_kafkas_result(environment: Environment, cases: list[CleaningCase], wo
     verified = json.loads(environment.run("sediment", "verify", kept, log_dir, "--json", NOW, *sets).stdout)
     assert {partition["status"] for partition in verified["partitions"]} == {"correct"}
     return log_dir
+
+
+def assert_tests_pass(environment: Environment) -> None:
+    """Run the tests of what calls the packages of codecs, checksums and kernels, with the code of the checkout."""
+    environment.install("pytest", "pytest-timeout", "hypothesis")
+    options = ["-q", "-p", "no:cacheprovider", f"--rootdir={ROOT}", f"--basetemp={environment.home / 'tests'}"]
+    done = environment.run("python", "-m", "pytest", *options, *(ROOT / each for each in TESTS))
+    assert " passed" in done.stdout, done.stdout
 
 
 def assert_kafka_log(environment: Environment, platform: Platform, log_dir: Path, checkpoint: Path) -> None:
@@ -224,7 +234,7 @@ def test_the_operators_and_the_dag_work_in(name: str, tmp_path: Path) -> None:
         python = tmp_path / "airflow" / "bin" / "python"
         subprocess.run([UV, "venv", "--quiet", "--python", sys.executable, tmp_path / "airflow"], check=True)
         install = [UV, "pip", "install", "--quiet", "--no-deps", "--python", python]
-        subprocess.run([*install, "-r", ROOT / "conf" / AIRFLOWS[name], wheel()], check=True)
+        subprocess.run([*install, "-r", ROOT / "conf" / AIRFLOWS[name], "-e", ROOT], check=True)
         code = "import platform, airflow; print(platform.python_version(), airflow.__version__)"
         versions = subprocess.run([python, "-c", code], check=True, capture_output=True, text=True).stdout.split()
         tried |= {"Python": versions[-2], "Airflow": versions[-1]}
