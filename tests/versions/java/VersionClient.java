@@ -18,6 +18,7 @@ import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.PartitionInfo;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
@@ -210,8 +211,9 @@ public class VersionClient {
             try (KafkaConsumer<byte[], byte[]> consumer = consumer(bootstrap, "reader", isolation)) {
                 List<TopicPartition> partitions = new ArrayList<>();
                 for (String topic : topics) {
-                    consumer.partitionsFor(topic).forEach(
-                        each -> partitions.add(new TopicPartition(each.topic(), each.partition())));
+                    for (PartitionInfo each : partitionsOf(consumer, topic)) {
+                        partitions.add(new TopicPartition(each.topic(), each.partition()));
+                    }
                 }
                 Map<TopicPartition, Long> starts = consumer.beginningOffsets(partitions);
                 Map<TopicPartition, Long> until = consumer.endOffsets(partitions);
@@ -235,6 +237,22 @@ public class VersionClient {
                     }
                 }
             }
+        }
+    }
+
+    /** Asks again while a broker that has just started does not know its topics yet. */
+    private static List<PartitionInfo> partitionsOf(KafkaConsumer<byte[], byte[]> consumer, String topic)
+            throws Exception {
+        long limit = System.currentTimeMillis() + WAIT_MS;
+        while (true) {
+            List<PartitionInfo> found = consumer.partitionsFor(topic);
+            if (found != null && !found.isEmpty()) {
+                return found;
+            }
+            if (System.currentTimeMillis() > limit) {
+                throw new IllegalStateException("topic " + topic + " has no partitions");
+            }
+            Thread.sleep(200);
         }
     }
 
