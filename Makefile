@@ -40,7 +40,7 @@ $(READY): pyproject.toml constraints.txt
 	@touch $@
 
 $(USABLE): pyproject.toml constraints.txt
-	@echo "installing Sediment and Spark into $(VENV): once, 1.2 GB, a minute or more"
+	@echo "installing Sediment and Spark into $(VENV): once, 1.1 GB, a minute or more"
 	@conf/install.sh $(VENV) -e '.[spark]' --group build
 	@touch $@
 

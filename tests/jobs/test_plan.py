@@ -394,6 +394,9 @@ def test_tens_of_gigabytes_are_planned_without_spark_from_smaller_samples(count,
     assert (None if quick is None else quick[0].weight() // (MIB // 10) / 10) == sampled_mib
     monkeypatch.setattr(driver, "available_slots", lambda: 1)
     assert driver._quick(planning_tasks(count, **sizes)) is not None
+    monkeypatch.setattr(driver, "available_slots", lambda: 2)
+    monkeypatch.setattr(driver, "has_spark", lambda: False)
+    assert driver._quick(planning_tasks(count, **sizes)) is not None
 
 
 def test_the_size_after_a_reencoding_is_estimated_and_nothing_changes(log_dir, plain):

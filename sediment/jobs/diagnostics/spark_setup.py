@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import platform
 import re
@@ -18,6 +17,7 @@ from sediment.jobs.diagnostics.machine import space_check
 from sediment.jobs.spark.java import INSTALL_JAVA, MIN_JAVA, java_command, java_version
 from sediment.jobs.spark.release import (
     has_data_sources,
+    has_spark,
     minor,
     no_data_source,
     spark_version,
@@ -40,10 +40,9 @@ _OWN_SESSIONS = "Spark sessions that you start yourself"
 
 
 def spark_checks() -> Iterator[Check]:
-    has_spark = importlib.util.find_spec("pyspark") is not None
-    yield _java(is_needed=has_spark)
-    if not has_spark:
-        text = "PySpark is not installed, so compact, erase, plan, reencode, snapshot and verify do not run"
+    yield _java(is_needed=has_spark())
+    if not has_spark():
+        text = "PySpark is not installed, so compact, erase, reencode, snapshot, verify and plan --exact do not run"
         yield warned("spark", text, install_command("spark"))
         return
     yield _spark()

@@ -35,6 +35,7 @@ from sediment.jobs.settings.topic_ids import topic_ids_of
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag, why_not_compacted, why_not_expired
 from sediment.jobs.spark.job_names import titled
 from sediment.jobs.spark.live_slots import LiveSlots
+from sediment.jobs.spark.release import has_spark
 from sediment.jobs.spark.session import spark_context
 from sediment.jobs.spark.slots import available_slots
 from sediment.jobs.spark.task_pool import run_on_executors
@@ -170,12 +171,12 @@ def _with_shares(shared: Shares, task: PlanningTask, slots: LiveSlots) -> Planni
 def _quick(tasks: Sequence[PlanningTask]) -> list[PlanningTask] | None:
     """Return the tasks, with smaller samples, if this process can plan them in the time of a Spark run; None otherwise.
 
-    With one task slot, Spark is never faster.
+    With one task slot, Spark is never faster; and it may not be installed.
     """
     all_bytes = _QUICK_SAMPLE_BYTES // (1 if tasks[0].encoding is None else 1 + ENCODED)
     sample_bytes = min(SAMPLE_BYTES, max(all_bytes // len(tasks), _LEAST_SAMPLE_BYTES))
     quick = [replace(task, sample_bytes=sample_bytes) for task in tasks]
-    if sum(task.effort_bytes() for task in quick) > _LITTLE_BYTES and available_slots() > 1:
+    if sum(task.effort_bytes() for task in quick) > _LITTLE_BYTES and available_slots() > 1 and has_spark():
         return None
     return quick
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Sequence
 
 from sediment.segment_io.errors import UsageError
@@ -14,6 +15,10 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 JAVAS = (17, 21, 25)
 SPARKS = ("3.5", "4.0", "4.1", "4.2", "4.3")
 _FIRST_WITH_SOURCES = "4.0"
+
+
+def has_spark() -> bool:
+    return importlib.util.find_spec("pyspark") is not None
 
 
 def spark_version() -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
 import logging
 import os
 import re
@@ -42,7 +41,7 @@ from sediment.jobs.spark.driver_log import driver_log
 from sediment.jobs.spark.early_daemon import VARIABLE, EarlyDaemon
 from sediment.jobs.spark.java import INSTALL_JAVA, MIN_JAVA, check_java, java_version
 from sediment.jobs.spark.live_slots import is_local
-from sediment.jobs.spark.release import check_spark
+from sediment.jobs.spark.release import check_spark, has_spark
 from sediment.jobs.spark.task_figures import start_counting, stop_counting
 from sediment.jobs.spark.worker_python import check_worker_python, safe_environment, safe_path_variables
 from sediment.segment_io.errors import UsageError
@@ -190,7 +189,7 @@ def create_session(master: str | None, app_name: str, given: SparkSession | None
 
 
 def require_spark() -> None:
-    if importlib.util.find_spec("pyspark") is None:
+    if not has_spark():
         raise UsageError(
             "this command needs Spark, but the Python package pyspark is missing", advice=install_command("spark")
         )

@@ -90,9 +90,10 @@ def test_a_cache_beside_the_sources_is_found_wherever_they_are_moved(tmp_path):
 def test_equal_sources_give_equal_files_wherever_they_are(tmp_path):
     package = Path(kernel_folder.__file__).parents[2]
     ignored = shutil.ignore_patterns("__pycache__", "jobs", "engine")
+    shutil.copytree(package, tmp_path / "one" / "sediment", ignore=ignored)
+    shutil.copytree(tmp_path / "one", tmp_path / "another")  # the sources of the package may change meanwhile
     made = []
     for name in ("one", "another"):
-        shutil.copytree(package, tmp_path / name / "sediment", ignore=ignored)
         _compile(tmp_path / name, SEDIMENT_KERNEL_CACHE="in-tree", PYTHONHASHSEED="0")
         found = sorted((tmp_path / name).rglob("*.nb[ic]"))
         made.append({str(file.relative_to(tmp_path / name)): file.read_bytes() for file in found})
