@@ -19,7 +19,6 @@ Invariants
 from __future__ import annotations
 
 import difflib
-import functools
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -41,7 +40,7 @@ from pyspark.sql.types import (
 
 from sediment.jobs.data_source.kafka_options import LATEST
 from sediment.jobs.data_source.offset_bounds import batch_bounds, stream_starts
-from sediment.jobs.data_source.one_sentence import in_one_sentence
+from sediment.jobs.data_source.one_sentence import in_one_sentence, iterator_in_one_sentence
 from sediment.jobs.data_source.options import FORMAT, SourceOptions
 from sediment.jobs.data_source.read_limits import (
     HAS_READ_LIMITS,
@@ -319,13 +318,7 @@ def _read(
     request: TableRequest, partition: InputPartition, on_lost: Callable[[Slice, int], None] | None
 ) -> Iterator[pa.RecordBatch]:
     silence_closed_sockets()
-    return _one_sentence_iterator(_batches(request, partition, on_lost))
-
-
-def _one_sentence_iterator(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    following = in_one_sentence(functools.partial(next, batches, None))
-    while (batch := following()) is not None:
-        yield batch
+    return iterator_in_one_sentence(_batches(request, partition, on_lost))
 
 
 def _batches(

@@ -141,18 +141,17 @@ class _Run:
         outcome = None
         if wanted:
             shuffle_by_size(self._spark, wanted)
-            read = read_logs(self._spark, wanted)
-            good, failed = split_by_result(wanted, read.summaries)
-            refuse_replaced(good)
-            reports += failed
-            for partition, summaries in zip(wanted, read.summaries, strict=True):
-                if partition in good:
-                    reports.append(
-                        report_refreshed(partition, sum(a.messages_read for a in summaries), is_latest=not as_of)
-                    )
-            if good:
-                with stop_on_signals():  # after its commit, a refresh must be reported
-                    outcome = self._commit(latest_rows(read, good), good, [*idle, *good], before, known)
+            with read_logs(self._spark, wanted) as read:
+                good, failed = split_by_result(wanted, read.summaries)
+                refuse_replaced(good)
+                reports += failed
+                for partition, summaries in zip(wanted, read.summaries, strict=True):
+                    if partition in good:
+                        messages_read = sum(summary.messages_read for summary in summaries)
+                        reports.append(report_refreshed(partition, messages_read, is_latest=not as_of))
+                if good:
+                    with stop_on_signals():  # after its commit, a refresh must be reported
+                        outcome = self._commit(latest_rows(read, good), good, [*idle, *good], before, known)
         return self._report(reports, outcome)
 
     def _commit(

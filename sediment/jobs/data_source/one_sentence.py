@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sediment.jobs.reporting.error_text import describe
 from sediment.segment_io.errors import SedimentError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -27,6 +30,12 @@ def in_one_sentence(function: _Function) -> _Function:
 
     result: Any = wrapped
     return result  # type: ignore[no-any-return]
+
+
+def iterator_in_one_sentence(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    following = in_one_sentence(functools.partial(next, batches, None))
+    while (batch := following()) is not None:
+        yield batch
 
 
 def _as_sentence(error: SedimentError | OSError) -> Exception:

@@ -6,17 +6,21 @@ It yields rows at the end, or earlier if memory is full.  Last, it yields a summ
 Each part may yield rows several times, and each yield may contain a row of the same key.  The row with the highest
 offset wins.  A tombstone is also a row.
 
-Invariants: a part has exactly one summary, after its records.  Memory use is at most a few times HELD_BYTES, plus the
-largest batch.
+Spark reads a part again if the executor that kept its rows is lost.  The driver does not look at the summaries again.
+Therefore, an error fails the task, unless the driver has allowed it (`allow_errors`).
+
+Invariants: a part has exactly one summary, after its records.  A part that is read again yields the same rows, or its
+task fails.  Memory use is at most a few times HELD_BYTES, plus the largest batch.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+from sediment.jobs.data_source.one_sentence import iterator_in_one_sentence
 from sediment.jobs.reporting.error_text import describe
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.fs import Fs
@@ -26,6 +30,7 @@ from sediment.segment_io.tables.schema import READ_COMMITTED, TableRequest, arro
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark import SparkContext
 
 REQUEST = TableRequest(
     what="records",
@@ -40,6 +45,9 @@ SPARK_SCHEMA = (
 # Topic name of summary rows; no real topic can have it.  In these rows, `partition` is the number of the part, and
 # `value` is JSON.
 SUMMARY_TOPIC = ""
+
+_PARTS_WITH_ERRORS = "sediment.snapshot.partsWithErrors"  # a local property of Spark, of which each task gets a copy
+_EVERY_PART = "all"
 
 HELD_BYTES = 128 << 20
 _LOOK_ROWS = 1 << 18
@@ -82,22 +90,44 @@ class LatestPerKey:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         fs = Fs()
+        may_fail = _parts_that_may_fail()
         for batch in batches:
             for task in batch.column(0).to_pylist():
                 for part in self._tasks[task]:
-                    yield from read_latest(part, fs)
+                    again = may_fail is not None and part.number not in may_fail
+                    yield from iterator_in_one_sentence(read_latest(part, fs, again=again))
 
 
-def read_latest(part: PartitionPart, fs: Fs) -> Iterator[pa.RecordBatch]:
+def allow_errors(spark: SparkContext, parts: Collection[int] | None) -> None:
+    """Let later jobs of this thread report errors of `parts`, or of every part if None, only in the summaries."""
+    spark.setLocalProperty(_PARTS_WITH_ERRORS, _EVERY_PART if parts is None else ",".join(map(str, parts)))
+
+
+def _parts_that_may_fail() -> frozenset[int] | None:
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    found = (None if task is None else task.getLocalProperty(_PARTS_WITH_ERRORS)) or ""
+    return None if found == _EVERY_PART else frozenset(map(int, filter(None, found.split(","))))
+
+
+def read_latest(part: PartitionPart, fs: Fs, *, again: bool = False) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the part and its summary.
+
+    If the part is read `again`, only the planned files are read, because others may lack rows that the first reading
+    found; and an error is raised.
+    """
     messages_read = 0
     reason: tuple[str | None, str | None] = None, None
     held = _Held()
     try:
-        for batch in read_table(REQUEST, TableTask(scan_tasks=part.scan_tasks), fs):
+        for batch in read_table(REQUEST, TableTask(scan_tasks=part.scan_tasks), fs, follow=not again):
             messages_read += batch.num_rows
             yield from held.add(batch)
         yield from held.take()
     except (SedimentError, OSError) as error:
+        if again:
+            raise
         reason = describe(error)
     yield _summary_row(part.number, ReadSummary(messages_read, held.emissions, *reason))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from sediment.jobs.delta_lake.latest_per_key import (
     LatestPerKey,
     PartitionPart,
     ReadSummary,
+    allow_errors,
     parse_read_summary,
 )
 from sediment.jobs.reporting.run_report import FAILED
@@ -59,28 +61,45 @@ def stale_rows(planned: Sequence[PlannedLog]) -> Column | None:
 
 @dataclass(frozen=True, slots=True)
 class ReadLogs:
+    """Rows and summaries of planned logs; `failed_parts` are all parts of the logs that could not be read."""
+
     rows: DataFrame
     summaries: tuple[tuple[ReadSummary, ...], ...]
+    failed_parts: tuple[int, ...] = ()
 
 
-def read_logs(spark: SparkSession, planned: Sequence[PlannedLog]) -> ReadLogs:
-    """Read the planned records; if a partition has an error, its rows are incomplete."""
+@contextmanager
+def read_logs(spark: SparkSession, planned: Sequence[PlannedLog]) -> Iterator[ReadLogs]:
+    """Read the planned records; if a partition has an error, its rows are incomplete.
+
+    Until the end of the context, the executors keep the rows, and Spark reads the rows of a lost executor again.
+    """
+    from py4j.protocol import Py4JError
     from pyspark.sql import functions as f
 
-    slots = await_slots(spark.sparkContext, "sediment snapshot").to_plan_for
+    sc = spark.sparkContext
+    slots = await_slots(sc, "sediment snapshot").to_plan_for
     parts: list[PartitionPart] = []
     owners: list[int] = []
     for owner, scan_tasks in _cut(planned, slots):
         parts.append(PartitionPart(len(parts), scan_tasks))
         owners.append(owner)
     tasks = pack_by_weight(parts, PartitionPart.size_bytes, slots * _TASKS_PER_SLOT)
-    rows = spark.range(0, len(tasks), 1, max(len(tasks), 1)).mapInArrow(LatestPerKey(tasks), SPARK_SCHEMA)
-    # Checkpoint the rows, so that Spark does not compute them again: the summaries must describe exactly these rows.
-    held = rows.localCheckpoint()
-    summaries: list[list[ReadSummary]] = [[] for _ in planned]
-    for row in held.where(f.col("topic") == SUMMARY_TOPIC).select("partition", "value").collect():
-        summaries[owners[row.partition]].append(parse_read_summary(bytes(row.value)))
-    return ReadLogs(held, tuple(map(tuple, summaries)))
+    rows = spark.range(0, len(tasks), 1, max(len(tasks), 1)).mapInArrow(LatestPerKey(tasks), SPARK_SCHEMA).persist()
+    try:
+        allow_errors(sc, None)
+        found = rows.where(f.col("topic") == SUMMARY_TOPIC).select("partition", "value").collect()
+        summaries: list[list[ReadSummary]] = [[] for _ in planned]
+        for row in found:
+            summaries[owners[row.partition]].append(parse_read_summary(bytes(row.value)))
+        failed = {owner for owner, each in enumerate(summaries) if any(summary.reason_code for summary in each)}
+        failed_parts = tuple(part.number for part in parts if owners[part.number] in failed)
+        allow_errors(sc, failed_parts)
+        yield ReadLogs(rows, tuple(map(tuple, summaries)), failed_parts)
+    finally:
+        with suppress(Py4JError, OSError):  # a JVM that has ended keeps no rows
+            rows.unpersist()
+            allow_errors(sc, ())
 
 
 def _cut(planned: Sequence[PlannedLog], slots: int) -> Iterator[tuple[int, tuple[ScanTask, ...]]]:
@@ -101,7 +120,14 @@ def latest_rows(read: ReadLogs, planned: Sequence[PlannedLog]) -> DataFrame:
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    rows = read.rows.where(_of_partitions(planned))
+    # With speculation, two attempts of a task keep their rows, and only one of them has given its summaries.
+    is_incomplete = (
+        (f.col("topic") == SUMMARY_TOPIC)
+        & ~f.col("partition").isin(list(read.failed_parts))
+        & f.get_json_object(f.col("value").cast("string"), "$.reason_code").isNotNull()
+    )
+    refused = f.raise_error("one of two attempts of a task could not read the log")
+    rows = read.rows.where(f.when(is_incomplete, refused).otherwise(_of_partitions(planned)))
     if all(sum(summary.emissions for summary in summaries) <= 1 for summaries in read.summaries):
         return rows
     newest = Window.partitionBy("topic", "partition", "key").orderBy(f.col("offset").desc())

@@ -16,6 +16,7 @@ from sediment.jobs.delta_lake.latest_per_key import (
     parse_read_summary,
     read_latest,
 )
+from sediment.segment_io.errors import SourceChangedError
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.sources import find_sources
 from sediment.segment_io.segment import columns
@@ -83,12 +84,27 @@ def test_a_part_that_cannot_be_read_says_so_in_its_summary_and_the_next_is_read(
     broken = list_segments(directory)[0].path(".log")
     broken.write_bytes(broken.read_bytes()[:-2] + b"??")
     parts = [PartitionPart(number, (scan_task,)) for number, scan_task in enumerate(scan_tasks_of(directory))]
-    ids = pa.RecordBatch.from_pydict({"id": [0]})
-    records, summaries = split(LatestPerKey([parts])(iter([ids])))
+    records, summaries = split([batch for part in parts for batch in read_latest(part, Fs())])
     assert [row["value"] for row in records] == [b"2"]
     assert summaries[0].reason_code == "corrupt-batch"
     assert str(broken) in summaries[0].reason
     assert summaries[1] == ReadSummary(messages_read=1, emissions=1)
+
+
+def test_a_part_that_is_read_again_gives_the_same_rows_or_an_error(tmp_path):
+    directory = Log(tmp_path / "t-0").append(a="1", b="1").roll().append(a="2").write()
+    parts = [PartitionPart(number, (scan_task,)) for number, scan_task in enumerate(scan_tasks_of(directory))]
+    first = [batch for part in parts for batch in read_latest(part, Fs())]
+    ids = pa.RecordBatch.from_pydict({"id": [0]})
+    read_again = LatestPerKey([parts])  # no job of Spark has said that its errors are looked at
+    segment = list_segments(directory)[0].path(".log")
+    content = segment.read_bytes()
+    segment.rename(f"{segment}.deleted")
+    segment.write_bytes(content[: len(content) // 2])
+    assert list(read_again(iter([ids]))) == first
+    segment.with_name(f"{segment.name}.deleted").unlink()
+    with pytest.raises(SourceChangedError, match="the segment was replaced or removed after it was listed"):
+        list(read_again(iter([ids])))
 
 
 def test_every_batch_has_the_schema_declared_to_spark(tmp_path):

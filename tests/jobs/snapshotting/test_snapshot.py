@@ -16,6 +16,7 @@ from chispa import assert_df_equality
 
 from sediment.jobs import snapshot as snapshots
 from sediment.jobs.command_line.options import CommonOptions
+from sediment.jobs.delta_lake.latest_per_key import ReadSummary
 from sediment.jobs.delta_lake.refresh_plan import LATEST, RefreshProgress, parse_progress
 from sediment.jobs.delta_lake.snapshot_table import SnapshotTable
 from sediment.jobs.settings.resolve import Settings
@@ -371,21 +372,111 @@ def test_a_corrupt_partition_keeps_its_rows_and_progress_and_the_others_go_on(sp
 def test_a_log_that_is_replaced_while_it_is_read_is_read_again(spark, log_dir, to, monkeypatch):
     log = Log(log_dir / "t-0").append(a="1", b="1").roll().append(c="1")
     log.write()
-    read = snapshots.read_logs
+    split = snapshots.split_by_result
     times = []
 
     def replaced_afterwards(*arguments):
-        answer = read(*arguments)
         times.append(1)
         if len(times) == 1:
-            segment = list_segments(log_dir / "t-0")[0].path(".log")
-            shutil.copy(segment, segment.with_suffix(".swap"))
-            segment.with_suffix(".swap").rename(segment)
-        return answer
+            replace_a_segment(log_dir / "t-0")
+        return split(*arguments)
 
-    monkeypatch.setattr(snapshots, "read_logs", replaced_afterwards)
+    monkeypatch.setattr(snapshots, "split_by_result", replaced_afterwards)
     refresh(spark, log_dir, to)
     assert len(times) == 2
+    assert_holds(spark, to, latest_rows(log_dir / "t-0"))
+
+
+def replace_a_segment(directory):
+    segment = list_segments(directory)[0].path(".log")
+    shutil.copy(segment, segment.with_suffix(".swap"))
+    segment.with_suffix(".swap").rename(segment)
+
+
+def kept_rows(spark):
+    """Return the numbers of the RDDs in which executors keep rows that were read."""
+    kept = dict(spark.sparkContext._jsc.getPersistentRDDs())
+    return [number for number, rdd in kept.items() if "MapInArrow" in rdd.name()]  # Delta keeps others
+
+
+def lose_kept_rows(spark):
+    """Remove kept rows as if their executors were lost."""
+    assert kept_rows(spark)
+    for number in kept_rows(spark):
+        spark.sparkContext._jvm.org.apache.spark.SparkEnv.get().blockManager().master().removeRdd(number, True)
+
+
+def before_a_commit(monkeypatch, do):
+    for name in ("fill", "merge"):
+        commit = getattr(SnapshotTable, name)
+
+        def after_that(*arguments, commit=commit):
+            do()
+            commit(*arguments)
+
+        monkeypatch.setattr(SnapshotTable, name, after_that)
+
+
+def test_rows_that_are_lost_before_a_commit_are_read_again(spark, log_dir, to, monkeypatch):
+    logs = [Log(log_dir / f"t-{number}").append(a="1", b="1") for number in range(3)]
+    before_a_commit(monkeypatch, lambda: lose_kept_rows(spark))
+    for log in logs:
+        log.write()
+    refresh(spark, log_dir, to)
+    assert_holds(spark, to, [row for log in logs for row in latest_rows(log.directory)])
+    for log in logs:
+        log.append(a="2", b=None).roll().append(c="2").write()
+    kept = [row for row in table(spark, to).collect() if row.partition == 2]
+    broken = list_segments(logs[2].directory)[1].path(".log")
+    broken.write_bytes(broken.read_bytes()[:-2] + b"??")
+    report = refresh(spark, log_dir, to)
+    assert [row.status for row in report.partitions] == ["refreshed", "refreshed", "failed"]
+    assert_holds(spark, to, [*latest_rows(logs[0].directory), *latest_rows(logs[1].directory), *kept])
+    assert not kept_rows(spark)
+
+
+def test_kept_rows_are_not_read_again(spark, log_dir, to, monkeypatch):
+    log = Log(log_dir / "t-0").append(a="1", b="1")
+    before_a_commit(monkeypatch, lambda: replace_a_segment(log_dir / "t-0"))  # which a task would refuse
+    for value in ("2", "3"):
+        log.append(a=value).write()
+        refresh(spark, log_dir, to)
+        assert_holds(spark, to, latest_rows(log_dir / "t-0"))
+
+
+def test_rows_of_an_attempt_that_could_not_read_the_log_are_not_committed(spark, log_dir, to, monkeypatch):
+    Log(log_dir / "t-0").append(a="1").write()
+    broken = list_segments(log_dir / "t-0")[0].path(".log")
+    content = broken.read_bytes()
+    broken.write_bytes(content[:-2] + b"??")
+    with monkeypatch.context() as patch:
+        patch.setattr(reading, "parse_read_summary", lambda _: ReadSummary(1, 1))  # that of the attempt that could
+        with pytest.raises(SedimentError, match="one of two attempts of a task could not read the log"):
+            refresh(spark, log_dir, to)
+    assert versions(spark, to) == [0]
+    broken.write_bytes(content)
+    refresh(spark, log_dir, to)
+    assert_holds(spark, to, latest_rows(log_dir / "t-0"))
+
+
+def test_rows_that_were_lost_and_cannot_be_read_again_fail_the_run_and_the_table_stays(spark, log_dir, to, monkeypatch):
+    log = Log(log_dir / "t-0").append(a="1").roll().append(b="1")
+    log.write()
+    refresh(spark, log_dir, to)
+    log.append(a="2").write()
+    before = versions(spark, to)
+
+    def lose():
+        lose_kept_rows(spark)
+        replace_a_segment(log_dir / "t-0")
+
+    with monkeypatch.context() as patch:
+        before_a_commit(patch, lose)
+        with pytest.raises(SedimentError, match="the segment was replaced or removed after it was listed"):
+            refresh(spark, log_dir, to, from_start=True)
+    assert versions(spark, to) == before
+    assert not kept_rows(spark)
+    refresh(spark, log_dir, to)
     assert_holds(spark, to, latest_rows(log_dir / "t-0"))
 
 
