@@ -20,6 +20,7 @@ if __name__ == "__main__":
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -43,6 +44,7 @@ from sediment.jobs.snapshotting.planned_logs import (
     report_unchanged,
 )
 from sediment.jobs.snapshotting.reading import (
+    job_name,
     latest_rows,
     numbers_by_topic,
     read_logs,
@@ -51,6 +53,7 @@ from sediment.jobs.snapshotting.reading import (
     stale_rows,
 )
 from sediment.jobs.snapshotting.report import COLUMNS, PartitionSnapshot, SnapshotReport, print_report
+from sediment.jobs.spark.job_names import JobName, named_job
 from sediment.segment_io.errors import SourceChangedError, UsageError
 from sediment.segment_io.format.checkpoints import parse_count
 from sediment.segment_io.format.names import new_run_id
@@ -118,7 +121,8 @@ class _Run:
     def refresh(self) -> SnapshotReport:
         as_of = self._as_of is not None
         logs = logs_of_snapshot(self._options, self._fs)
-        before = self._table.open(AS_OF if as_of else LATEST)
+        with self._named(JobName("read the progress of the table")):
+            before = self._table.open(AS_OF if as_of else LATEST)
         known = {} if as_of else before.partitions
         planned: list[PlannedLog] = []
         reports: list[PartitionSnapshot] = []
@@ -141,7 +145,7 @@ class _Run:
         outcome = None
         if wanted:
             shuffle_by_size(self._spark, wanted)
-            with read_logs(self._spark, wanted) as read:
+            with read_logs(self._spark, wanted, group=self._run_id) as read:
                 good, failed = split_by_result(wanted, read.summaries)
                 refuse_replaced(good)
                 reports += failed
@@ -150,9 +154,13 @@ class _Run:
                         messages_read = sum(summary.messages_read for summary in summaries)
                         reports.append(report_refreshed(partition, messages_read, is_latest=not as_of))
                 if good:
-                    with stop_on_signals():  # after its commit, a refresh must be reported
+                    # After its commit, a refresh must be reported.
+                    with stop_on_signals(), self._named(job_name("write the latest of", good)):
                         outcome = self._commit(latest_rows(read, good), good, [*idle, *good], before, known)
         return self._report(reports, outcome)
+
+    def _named(self, name: JobName) -> AbstractContextManager[None]:
+        return named_job(self._spark.sparkContext, self._run_id, name)
 
     def _commit(
         self,

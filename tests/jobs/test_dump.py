@@ -210,7 +210,8 @@ def test_parquet_holds_the_rows_with_their_types(log_dir, tmp_path):
     assert table.num_rows == 7
 
 
-def test_spark_writes_the_same_parquet(log_dir, tmp_path):
+def test_spark_writes_the_same_parquet_in_a_job_with_a_name(log_dir, tmp_path, sc, monkeypatch):
+    monkeypatch.setattr(parquet_output, "new_run_id", lambda: "this-dump")
     arguments = (log_dir, "--what", "records", "--offsets", "1:5")
     assert run(*arguments, "--to", tmp_path / "direct").exit_code == 0
     result = run(*arguments, "--to", tmp_path / "spark", "--master", "local[2]")
@@ -221,6 +222,9 @@ def test_spark_writes_the_same_parquet(log_dir, tmp_path):
     )
     assert spark == direct
     assert len(direct) == 4
+    tracker = sc.statusTracker()
+    stages = [stage for job in tracker.getJobIdsForGroup("this-dump") for stage in tracker.getJobInfo(job).stageIds]
+    assert {tracker.getStageInfo(stage).name for stage in stages} == {"dump t-0 and 1 more"}
 
 
 def test_much_goes_through_spark_by_itself(log_dir, tmp_path, monkeypatch):

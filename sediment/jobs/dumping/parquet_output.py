@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from sediment.jobs.dumping.row_query import RowQuery
 from sediment.jobs.process.standard_output import error_console
+from sediment.jobs.spark.job_names import named_job, titled
 from sediment.segment_io.errors import UsageError
-from sediment.segment_io.format.names import SegmentFileKind, segment_file_name
+from sediment.segment_io.format.names import SegmentFileKind, TopicPartition, new_run_id, segment_file_name
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.slices import Bounds
 from sediment.segment_io.partition.sources import Source
@@ -80,13 +81,19 @@ def _write_with_spark(
             reader = spark.read.format(FORMAT)
             for name, value in _as_options(query.request).items():
                 reader = reader.option(name, value)
-            reader.load([_path(source) for source in query.sources]).write.parquet(str(to))
+            rows = reader.load([_path(source) for source in query.sources])
+            with named_job(spark.sparkContext, new_run_id(), titled("dump", _partition)(query.sources)):
+                rows.write.parquet(str(to))
     except BaseException:
         # Remove only the files of this run, because another process may have written to the directory at the same time.
         shutil.rmtree(to / "_temporary", ignore_errors=True)  # Spark may have removed it when it gave up the write
         with contextlib.suppress(OSError):
             to.rmdir()
         raise
+
+
+def _partition(source: Source) -> TopicPartition:
+    return source.partition
 
 
 def _path(source: Source) -> str:

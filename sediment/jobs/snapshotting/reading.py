@@ -19,7 +19,9 @@ from sediment.jobs.delta_lake.latest_per_key import (
 from sediment.jobs.reporting.run_report import FAILED
 from sediment.jobs.snapshotting.planned_logs import PlannedLog, log_changed
 from sediment.jobs.snapshotting.report import PartitionSnapshot
+from sediment.jobs.spark.job_names import JobName, named_job, titled
 from sediment.jobs.spark.live_slots import await_slots
+from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.packing import pack_by_weight, pack_in_order
 from sediment.segment_io.tables.planning import ScanTask
 
@@ -68,9 +70,17 @@ class ReadLogs:
     failed_parts: tuple[int, ...] = ()
 
 
+def job_name(verb: str, planned: Sequence[PlannedLog]) -> JobName:
+    return titled(verb, _partition)(planned)
+
+
+def _partition(planned: PlannedLog) -> TopicPartition:
+    return planned.log.partition
+
+
 @contextmanager
-def read_logs(spark: SparkSession, planned: Sequence[PlannedLog]) -> Iterator[ReadLogs]:
-    """Read the planned records; if a partition has an error, its rows are incomplete.
+def read_logs(spark: SparkSession, planned: Sequence[PlannedLog], *, group: str) -> Iterator[ReadLogs]:
+    """Read the planned records, in a job of `group`; if a partition has an error, its rows are incomplete.
 
     Until the end of the context, the executors keep the rows, and Spark reads the rows of a lost executor again.
     """
@@ -78,7 +88,7 @@ def read_logs(spark: SparkSession, planned: Sequence[PlannedLog]) -> Iterator[Re
     from pyspark.sql import functions as f
 
     sc = spark.sparkContext
-    slots = await_slots(sc, "sediment snapshot").to_plan_for
+    slots = await_slots(sc, group).to_plan_for
     parts: list[PartitionPart] = []
     owners: list[int] = []
     for owner, scan_tasks in _cut(planned, slots):
@@ -88,7 +98,8 @@ def read_logs(spark: SparkSession, planned: Sequence[PlannedLog]) -> Iterator[Re
     rows = spark.range(0, len(tasks), 1, max(len(tasks), 1)).mapInArrow(LatestPerKey(tasks), SPARK_SCHEMA).persist()
     try:
         allow_errors(sc, None)
-        found = rows.where(f.col("topic") == SUMMARY_TOPIC).select("partition", "value").collect()
+        with named_job(sc, group, job_name("read", planned)):
+            found = rows.where(f.col("topic") == SUMMARY_TOPIC).select("partition", "value").collect()
         summaries: list[list[ReadSummary]] = [[] for _ in planned]
         for row in found:
             summaries[owners[row.partition]].append(parse_read_summary(bytes(row.value)))

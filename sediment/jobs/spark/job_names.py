@@ -13,6 +13,7 @@ Item = TypeVar("Item")
 _STAGE_NAME = "callSite.short"  # Spark's local property; without it, a stage is named by a line of this package
 _STAGE_DETAILS = "callSite.long"  # likewise; without it, the details of a stage are a Java stack trace
 _TAGS = "spark.job.tags"  # the property of `SparkContext.addJobTag`, which sets one tag at a time
+_OF_JOB = ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel", _TAGS, _STAGE_DETAILS)
 _MOST_TAGGED = 8  # partitions; the event log repeats the tags for each stage
 _MOST_LISTED = 128  # partitions in the details of a stage, which the event log repeats too; a task has no more
 _SHOWN_CHARACTERS, _SHOWN_OF_END = 60, 12  # of a name, which may have 255, and whose end is the number of a partition
@@ -58,9 +59,11 @@ def shown(name: str) -> str:
 def named_job(sc: Any, group: str, name: JobName) -> Iterator[None]:
     """Name the Spark jobs of this thread inside the `with` block, and their stages, by the title of `name`.
 
-    The partitions are the details of the stages.  Afterwards, the jobs of this thread have no name.
+    The partitions are the details of the stages.  Afterwards, the jobs of this thread are named as before, because a
+    caller may have named them.
     """
     traceback_utils: Any = importlib.import_module("pyspark.traceback_utils")
+    before = {key: sc.getLocalProperty(key) for key in _OF_JOB}
     sc.setJobGroup(group, name.title)
     sc.setLocalProperty(_TAGS, name.tags(group))
     sc.setLocalProperty(_STAGE_DETAILS, name.details())
@@ -71,9 +74,8 @@ def named_job(sc: Any, group: str, name: JobName) -> Iterator[None]:
             yield
     finally:
         with suppress(Exception):  # the JVM may have ended, which is then the error of the job
-            sc.setLocalProperty(_TAGS, None)
-            sc.setLocalProperty(_STAGE_DETAILS, None)
-            sc._jsc.clearJobGroup()
+            for key, value in before.items():
+                sc.setLocalProperty(key, value)
 
 
 def name_stage(sc: Any, name: str) -> None:

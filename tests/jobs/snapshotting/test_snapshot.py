@@ -347,6 +347,15 @@ def test_from_start_reads_the_selected_partitions_anew_and_leaves_the_others(spa
 
 
 # -------------------------------------------------------------------------------------------------- what goes wrong
+def test_the_jobs_of_a_refresh_are_named_by_its_run_and_its_partitions(spark, log_dir, to):
+    Log(log_dir / "t-0").append(a="1").write()
+    report = refresh(spark, log_dir, to)
+    tracker = spark.sparkContext.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(report.run_id)]
+    stages = [tracker.getStageInfo(stage) for job in jobs for stage in job.stageIds]
+    assert {"read t-0", "write the latest of t-0"} <= {stage.name for stage in stages}
+
+
 def test_a_corrupt_partition_keeps_its_rows_and_progress_and_the_others_go_on(spark, log_dir, to):
     logs = [Log(log_dir / f"t-{number}").append(a="1") for number in range(2)]
     for log in logs:

@@ -49,3 +49,17 @@ def test_spark_knows_the_tags_of_a_job_and_forgets_them_after_it(sc) -> None:
     assert set(sc.getJobTags()) == set()
     assert sc.getLocalProperty("spark.jobGroup.id") is None
     assert sc.getLocalProperty("callSite.long") is None
+
+
+def test_a_caller_who_has_named_the_jobs_of_a_thread_finds_these_names_again(sc) -> None:
+    sc.setJobGroup("notebook", "cell 3")
+    sc.addJobTag("mine")
+    try:
+        with named_job(sc, "run", JobName("clean a-0", ["a-0"])):
+            assert sc.getLocalProperty("spark.jobGroup.id") == "run"
+        assert sc.getLocalProperty("spark.jobGroup.id") == "notebook"
+        assert sc.getLocalProperty("spark.job.description") == "cell 3"
+        assert set(sc.getJobTags()) == {"mine"}
+    finally:
+        sc.clearJobTags()
+        sc._jsc.clearJobGroup()
