@@ -50,10 +50,10 @@ class HandedOff(CleanedInPlace):
         self.left_parts[Path(swap.directory)] = {part.part_name for part in swap.parts()}
         return True
 
-    def _recorded(
+    def _record(
         self,
         _pairs: Sequence[tuple[CleaningTask, CleaningResult]],
-        reports: Sequence[PartitionReport],
+        _reports: Sequence[PartitionReport],
         _offsets: Sequence[int | None],
-    ) -> list[PartitionReport]:
-        return list(reports)
+    ) -> None:
+        """The engine writes its own checkpoint and marks."""

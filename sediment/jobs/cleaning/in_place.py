@@ -3,8 +3,8 @@
 1. Without Spark, if every partition is so small or so clean that there is nothing to clean.
 2. With a limit: plan all partitions, and choose (`limits`).
 3. Clean the partitions in tasks, and those that need splits in jobs of many tasks (`splits`).
-4. When a Spark task is done, commit its partitions, several at the same time (`commit_threads`).  Then write each
-   directory's checkpoint and quarantine marks once.
+4. When a Spark task is done, commit its partitions, several at the same time (`commit_threads`).  Then write the
+   quarantine marks, and the checkpoints if a write is due (`cleaner_checkpoints`).
 
 Invariants: only the driver renames files.  Replaced files are removed in the background, and the locks are held until
 the last of these files is removed.
@@ -22,6 +22,7 @@ from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
 from sediment.engine.directory.originals.backup_links import snapshot_log_dir, snapshot_partition
 from sediment.engine.directory.originals.kept_in import kept_in
 from sediment.engine.directory.uncleanable import Uncleanable, read_uncleanable, update_uncleanable
+from sediment.jobs.cleaning.cleaner_checkpoints import CleanerCheckpoints
 from sediment.jobs.cleaning.commit_threads import CommitThreads
 from sediment.jobs.cleaning.estimates import Shares, shares
 from sediment.jobs.cleaning.limits import Cleaned, within_limits
@@ -36,7 +37,7 @@ from sediment.jobs.reporting.run_report import COMPACTED, FAILED, PartitionRepor
 from sediment.jobs.reporting.stage_timer import COMMIT, SPARK, SURVEY
 from sediment.jobs.reporting.statuses import STOPPED
 from sediment.jobs.rewriting.figures import of_cleaning
-from sediment.jobs.rewriting.in_place import DirectoriesInPlace, update_cleaner_checkpoint
+from sediment.jobs.rewriting.in_place import DirectoriesInPlace
 from sediment.jobs.rewriting.result import TASK_ERRORS, CleaningResult, failed_task, failure
 from sediment.jobs.rewriting.run import Run, check_outside
 from sediment.jobs.settings.directories import SelectedDirectory
@@ -44,7 +45,6 @@ from sediment.jobs.settings.running_brokers import UNCLEAN
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag
 from sediment.jobs.spark.job_names import titled
 from sediment.jobs.spark.task_pool import TaskResult, run_here, run_pending
-from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import TopicPartition, parse_segment_file
 from sediment.segment_io.fs import Fs
@@ -68,6 +68,7 @@ class CleanedInPlace(DirectoriesInPlace[PartitionReport]):
         self.locked: Sequence[Path] = log_dirs
         self._threads = CommitThreads(run.stop)
         self.removals = self._threads.removals
+        self._checkpoints = CleanerCheckpoints(run.fs)
 
     def kept(self) -> dict[str, Any]:
         return super().kept() | {"before": self.before and str(self.before)}
@@ -81,6 +82,7 @@ class CleanedInPlace(DirectoriesInPlace[PartitionReport]):
                 for path in log_dirs:
                     snapshot_log_dir(path, self.before.of(path), run.options.now_ms, run.fs)
             self.place_tokens()
+        run.stack.callback(self._checkpoints.write)
         run.stack.callback(self._threads.finish_removals)
         run.stack.callback(self._threads.finish_commits)
         warn_of_unstated_lag(self.directories)
@@ -158,11 +160,11 @@ class CleanedInPlace(DirectoriesInPlace[PartitionReport]):
                 yield report
                 progress.advance(report.bytes_before)
             run.timer.lap(SURVEY)
-        open_tasks = {task.listing.path: task for task in chosen}
-        progress.watch(lambda: sum(_swept_bytes(task, run.fs) for task in list(open_tasks.values())))
+        watched = {task.listing.path: task for task in chosen if task.weight() >= _WORTH_WATCHING_BYTES}
+        progress.watch(lambda: sum(_swept_bytes(task, run.fs) for task in list(watched.values())))
         for results in cleaned(run, sc, chosen, shared, in_order=own.is_limited):
             for each in results:
-                del open_tasks[each.item.listing.path]
+                watched.pop(each.item.listing.path, None)
             run.timer.restart()
             reports = self.commit_all(results)
             run.timer.lap(COMMIT)
@@ -191,7 +193,9 @@ class CleanedInPlace(DirectoriesInPlace[PartitionReport]):
         is_one_swap = sum(result.swap is not None for _, result in pairs) < 2
         committed = list(map(self._committed, pairs)) if is_one_swap else self._threads.map(self._committed, pairs)
         reports = [self._explained(report) for report, _ in committed]
-        return reports if self.run.dry_run else self._recorded(pairs, reports, [offset for _, offset in committed])
+        if not self.run.dry_run:
+            self._record(pairs, reports, [offset for _, offset in committed])
+        return reports
 
     def _committed(self, pair: tuple[CleaningTask, CleaningResult]) -> tuple[PartitionReport, int | None]:
         task, result = pair
@@ -217,46 +221,32 @@ class CleanedInPlace(DirectoriesInPlace[PartitionReport]):
             return report
         return replace(report, reason=self.running.get(report.log_dir, report.reason))
 
-    def _recorded(
+    def _record(
         self,
         pairs: Sequence[tuple[CleaningTask, CleaningResult]],
         reports: Sequence[PartitionReport],
         offsets: Sequence[int | None],
-    ) -> list[PartitionReport]:
+    ) -> None:
         marked: dict[Path, list[Uncleanable]] = {}
         unmarked: dict[Path, list[TopicPartition]] = {}
-        checkpoints: dict[Path, dict[TopicPartition, int]] = {}
         for (task, result), report, offset in zip(pairs, reports, offsets, strict=True):
             partition, log_dir = task.listing.partition, task.log_dir
             if offset is not None:
-                checkpoints.setdefault(log_dir, {})[partition] = offset
+                self._checkpoints.add(log_dir, partition, offset)
             if result.uncleanable is not None:
                 marked.setdefault(log_dir, []).append(result.uncleanable)
             elif report.status == COMPACTED and not report.corrupt_batches and partition in self._marks[log_dir]:
                 unmarked.setdefault(log_dir, []).append(partition)
-        fs = self.run.fs
         for log_dir in {*marked, *unmarked}:
             try:
-                update_uncleanable(log_dir, fs, add=marked.get(log_dir, ()), remove=unmarked.get(log_dir, ()))
+                update_uncleanable(log_dir, self.run.fs, add=marked.get(log_dir, ()), remove=unmarked.get(log_dir, ()))
             except OSError as error:
                 self.run.options.messages().print(
                     f"sediment: could not record the quarantined partitions: {describe(error)[1]}",
                     style="red",
                     markup=False,
                 )
-        late: dict[tuple[str, str], str] = {}
-        for log_dir, entries in checkpoints.items():
-            try:
-                update_cleaner_checkpoint(fs, log_dir, entries)
-            except (SedimentError, OSError) as error:
-                text = f"the segments are clean, but the checkpoint was not written: {describe(error)[1]}"
-                late |= {(str(log_dir), str(partition)): text for partition in entries}
-        return [
-            each
-            if (why := late.get((each.log_dir, each.partition))) is None
-            else replace(each, status=FAILED, reason_code="checkpoint-not-written", reason=why)
-            for each in reports
-        ]
+        self._checkpoints.write_if_due()
 
     def _keep_before(self, partition: TopicPartition, log_dir: Path) -> None:
         """Hard-link a partition before this run changes it, even if an interrupted run has already changed it."""
@@ -265,11 +255,16 @@ class CleanedInPlace(DirectoriesInPlace[PartitionReport]):
 
     # ---------------------------------------------------------------------------------------------------------- closing
     def complete(self, rows: Sequence[PartitionReport]) -> list[PartitionReport]:
-        """Complete the catalogue of originals, which needs the outcome of the removals."""
+        """Write the checkpoints, and complete the catalogue of originals, which needs the outcome of the removals."""
+        self._checkpoints.write()
+        unwritten = {
+            (str(log_dir), str(partition)): why for (log_dir, partition), why in self._checkpoints.unwritten().items()
+        }
+        completed = [_with_checkpoint(row, unwritten) for row in rows] if unwritten else list(rows)
         if self._kept is not None:
             self._threads.finish_removals()
-            self.catalogue = self._kept.end(map(self._with_removal, rows))
-        return list(rows)
+            self.catalogue = self._kept.end(map(self._with_removal, completed))
+        return completed
 
     def concluded(self, rows: Sequence[PartitionReport]) -> list[PartitionReport]:
         concluded = list(map(self._with_removal, rows))
@@ -286,6 +281,14 @@ class CleanedInPlace(DirectoriesInPlace[PartitionReport]):
         if report.status == FAILED:
             code, reason = report.reason_code or code, f"{report.reason}; {reason}"
         return replace(report, status=FAILED, reason_code=code, reason=reason)
+
+
+def _with_checkpoint(report: PartitionReport, unwritten: Mapping[tuple[str, str], str]) -> PartitionReport:
+    why = unwritten.get((report.log_dir, report.partition))
+    if why is None:
+        return report
+    reason = f"the segments are clean, but the checkpoint was not written: {why}"
+    return replace(report, status=FAILED, reason_code="checkpoint-not-written", reason=reason)
 
 
 # ----------------------------------------------------------------------------------------------------------- the tasks
@@ -309,8 +312,6 @@ def cleaned(
 
 def _swept_bytes(task: CleaningTask, fs: Fs) -> int:
     """Estimate, from the written parts, how many bytes of a partition are swept; a sweep starts at the log end."""
-    if task.weight() < _WORTH_WATCHING_BYTES:
-        return 0
     try:
         named = [parse_segment_file(entry.name) for entry in fs.scan(task.listing.path) if task.run_id in entry.name]
     except OSError:
