@@ -1,8 +1,9 @@
-"""Many partitions: the time and memory that the driver needs to list, plan and copy 1,000, 10,000 and 100,000 of them.
+"""Many partitions: time and memory that the driver needs to list, plan, copy and compact 1,000, 10,000 and 100,000.
 
-    list    the names and sizes of all files, which every command reads first
-    plan    `sediment plan`
-    clone   `sediment clone --link=hard`, into a directory next to the source
+    list      the names and sizes of all files, which every command reads first
+    plan      `sediment plan`
+    clone     `sediment clone --link=hard`, into a directory next to the source
+    compact   `sediment compact`, in place
 
 Every partition has two segments of a few batches.  All files are hard links to the files of a few templates; one
 template is not enough, because the number of links to a file is limited.  Each command runs in a separate process, its
@@ -25,7 +26,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -39,8 +40,10 @@ from benchmarks.reporting.pages import fill_page, markdown_table
 
 PAGE = RESULTS / "scale.md"
 SIZES = (1_000, 10_000, 100_000)
+PROJECTED = 1_000_000
+STEPS = ("list", "plan", "clone", "compact")  # the last changes the directory
 MOST_GROWTH = 1.5
-FREE_BYTES_A_PARTITION, FREE_INODES_A_PARTITION = 20_000, 12
+FREE_BYTES_A_PARTITION, FREE_INODES_A_PARTITION = 40_000, 12
 _NAMES_A_TEMPLATE = 20_000
 _TOPIC_PARTITIONS = 100
 _LOOK_SECONDS = 0.05
@@ -150,6 +153,7 @@ def measure(top: Path, partitions: int, steps: Sequence[str]) -> list[Outcome]:
         "list": [sys.executable, "-c", _LIST, str(log_dir), str(partitions)],
         "plan": [*sediment, "plan", str(log_dir), "--broker-defaults", f"--config={config}", *common],
         "clone": [*sediment, "clone", str(log_dir), "--to", str(target), "--link=hard", *common],
+        "compact": [*sediment, "compact", str(log_dir), "--broker-defaults", f"--config={config}", *common],
     }
     outcomes = []
     for step in steps:
@@ -184,6 +188,29 @@ def rows(outcomes: Sequence[Outcome]) -> list[tuple[str, ...]]:
     return found
 
 
+PROJECTED_HEAD = ("step", "seconds", "driver, processor s", "driver, MB")
+
+
+def projected(outcomes: Sequence[Outcome], partitions: int) -> list[tuple[str, ...]]:
+    """Return the cost of `partitions` by step: that of the largest size, and the slope from the size before it."""
+    found = []
+    for step in STEPS:
+        sizes = sorted((outcome for outcome in outcomes if outcome.step == step), key=lambda one: one.partitions)
+        if len(sizes) < 2:
+            continue
+        less, more = sizes[-2:]
+
+        def at(cost: Callable[[Outcome], float], less: Outcome = less, more: Outcome = more) -> float:
+            slope = (cost(more) - cost(less)) / (more.partitions - less.partitions)
+            return cost(more) + slope * (partitions - more.partitions)
+
+        seconds, cpu_seconds = at(lambda one: one.seconds), at(lambda one: one.driver_cpu_seconds)
+        found.append(
+            (step, f"{seconds:,.0f}", f"{cpu_seconds:,.0f}", f"{at(lambda one: one.driver_bytes) / MEGABYTE:,.0f}")
+        )
+    return found
+
+
 def superlinear(outcomes: Sequence[Outcome]) -> list[str]:
     """Return a text for each step whose cost per partition grows with the number of partitions."""
     found = []
@@ -204,7 +231,7 @@ def main() -> None:
     """Check the disk, measure all sizes and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=int, action="append", help="number of partitions (default: all three)")
-    parser.add_argument("--step", action="append", choices=("list", "plan", "clone"), help="run only this step")
+    parser.add_argument("--step", action="append", choices=STEPS, help="run only this step")
     parser.add_argument("--scratch", type=Path, default=Path(tempfile.gettempdir()), help="directory for all data")
     parser.add_argument("--results", type=Path, help="append the results here, one JSON object per line")
     parser.add_argument("--docs", action="store_true", help="write the table into benchmarks/results/scale.md")
@@ -221,7 +248,7 @@ def main() -> None:
     outcomes = []
     with tempfile.TemporaryDirectory(dir=given.scratch, prefix="sediment-partitions-") as top:
         for partitions in sizes:
-            outcomes += measure(Path(top), partitions, given.step or ("list", "plan", "clone"))
+            outcomes += measure(Path(top), partitions, given.step or STEPS)
     if given.results:
         with given.results.open("a") as sink:
             sink.writelines(json.dumps(asdict(outcome)) + "\n" for outcome in outcomes)
@@ -231,7 +258,13 @@ def main() -> None:
     assert not found, found
     if given.docs:
         command = " ".join(["python -m benchmarks.partitions", *sys.argv[1:]])
-        fill_page(PAGE, "partitions", f"Measured with `{command}` on {machine()}; one run each.\n\n{table}")
+        more = markdown_table(PROJECTED_HEAD, projected(outcomes, PROJECTED))
+        fill_page(
+            PAGE,
+            "partitions",
+            f"Measured with `{command}` on {machine()}; one run each.\n\n{table}\n\nFor {PROJECTED:,} partitions, "
+            f"calculated from the two largest sizes:\n\n{more}",
+        )
 
 
 if __name__ == "__main__":

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -24,12 +25,12 @@ from sediment.jobs.command_line.shared_options import GivenOptions
 from sediment.jobs.delta_lake.paths import local_directory
 from sediment.jobs.process import stderr_log
 from sediment.jobs.process.cancellation import stop_on_signals
-from sediment.jobs.process.standard_output import LogConsole, OutputError, error_console, write_result
+from sediment.jobs.process.standard_output import LogConsole, OutputError, error_console, in_blocks, write_result
 from sediment.jobs.reporting import run_outputs
 from sediment.jobs.reporting.columns import TableColumn
 from sediment.jobs.reporting.error_text import error_text_of
 from sediment.jobs.reporting.figures import show_plain_bytes
-from sediment.jobs.reporting.run_report import RunReport, report_lines
+from sediment.jobs.reporting.run_report import RunReport
 from sediment.jobs.reporting.screen import Screen, View, screen_text
 from sediment.jobs.settings.cluster_settings import open_directories
 from sediment.jobs.settings.directories import SelectedDirectory
@@ -120,11 +121,12 @@ class CommonOptions(GivenOptions):
 
     def conclude(self, run: _Report, show: Callable[[_Report, Screen], None]) -> NoReturn:
         """The exit status stays the same if the reader of stdout has closed the pipe; it is 1 if stdout is full."""
-        run, report = self._recorded(run)
+        run = self.recorded(run)
         status = EXIT_FAILED if run.failed else EXIT_DONE
         why = None
         try:
-            write_result(self._text_of(run, report, show))
+            for text in self._texts_of(run, show):
+                write_result(text)
         except OutputError as error:
             why = error.what
             status = status if error.reader_left else EXIT_FAILED
@@ -134,10 +136,13 @@ class CommonOptions(GivenOptions):
             stderr_log.log_error(f"the result could not be printed: {why}; the run itself is finished")
         raise SystemExit(status)
 
-    def _text_of(self, run: _Report, report: str, show: Callable[[_Report, Screen], None]) -> str:
+    def _texts_of(self, run: _Report, show: Callable[[_Report, Screen], None]) -> Iterator[str]:
         if not self.as_json:
-            return screen_text(partial(show, run), self.view)
-        return "".join(f"{line}\n" for line in (report_lines(report) if self.json_lines else (report,)))
+            yield screen_text(partial(show, run), self.view)
+        elif self.json_lines:
+            yield from in_blocks(f"{line}\n" for line in run.json_lines())
+        else:
+            yield from in_blocks(chain(run.json_parts(), "\n"))
 
     @property
     def asks_for_spark(self) -> bool:
@@ -152,32 +157,28 @@ class CommonOptions(GivenOptions):
             The run; with --fail-on-unknown, the run counts as failed if a result depends on a setting without a stated
             value.
         """
-        return self._recorded(run)[0]
-
-    def _recorded(self, run: _Report) -> tuple[_Report, str]:
         rows = with_node_ids(run.partitions, self.run_settings, Fs(), log_dirs=self.given_log_dirs)
         run = replace(run, fails_on_unknown=self.fail_on_unknown, partitions=rows)
-        report = run.to_json()
         # spark-submit sends stderr to stdout, where --json promises only the object.
         messages = self._console(quiet=self.as_json and under_spark_submit())
         with stop_on_signals():
             if self.ledger is not None:
                 from sediment.jobs.delta_lake import ledger
 
-                ledger.record(report, self.ledger, messages)
-            self._write_files(report, messages)
-            stderr_log.log_run(report)
-        return run, report
+                ledger.record(run.to_json(), self.ledger, messages)
+            self._write_files(run.to_json, messages)
+            stderr_log.log_run(run.json_lines)
+        return run
 
     def record_error(self, command: str, error: BaseException) -> None:
         report = run_outputs.error_document(command, self.now_ms, error, error_text_of(error).sentence)
         with stop_on_signals():
-            self._write_files(report, self._console(quiet=self.as_json and under_spark_submit()))
+            self._write_files(lambda: report, self._console(quiet=self.as_json and under_spark_submit()))
 
-    def _write_files(self, report: str, messages: Console) -> None:
+    def _write_files(self, report: Callable[[], str], messages: Console) -> None:
         if self.report_file is not None:
             run_outputs.write_page(
-                report,
+                report(),
                 self.report_file,
                 messages,
                 settings=self._settings_by_directory,
@@ -185,7 +186,7 @@ class CommonOptions(GivenOptions):
                 log_dirs=self.given_log_dirs,
             )
         if self.metrics_file is not None:
-            run_outputs.write_metrics(report, self.metrics_file, messages)
+            run_outputs.write_metrics(report(), self.metrics_file, messages)
 
     def _settings_by_directory(self) -> dict[str, Settings]:
         """Return the settings of each log directory, with its cluster's configs; the key "" has the run's settings."""

@@ -25,6 +25,8 @@ from rich.text import Text
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.printable import printable
 
+_BLOCK_CHARACTERS = 1 << 20
+
 
 class OutputError(SedimentError):
     """stdout cannot be written; `reader_left` is True if stdout is a pipe without a reader."""
@@ -108,6 +110,20 @@ def write_result(result: str | bytes) -> None:
     except OSError as error:
         _drop_what_is_buffered()
         raise OutputError(error.strerror or str(error), reader_left=isinstance(error, BrokenPipeError)) from error
+
+
+def in_blocks(texts: Iterable[str]) -> Iterator[str]:
+    """Join texts into longer ones, each of which is worth a call of `write_result`."""
+    block: list[str] = []
+    size = 0
+    for text in texts:
+        block.append(text)
+        size += len(text)
+        if size >= _BLOCK_CHARACTERS:
+            yield "".join(block)
+            block, size = [], 0
+    if block:
+        yield "".join(block)
 
 
 def stdout_is_terminal() -> bool:

@@ -140,11 +140,13 @@ def log_partition(run_id: str, command: str, report: DataclassInstance) -> None:
     _OURS.log(level, message, extra={"run_id": run_id, "command": command, **known})
 
 
-def log_run(report: str) -> None:
+def log_run(json_lines: Callable[[], Iterator[str]]) -> None:
+    """Log the end of a run; the first line is its JSON report without partitions, and each other line a partition."""
     if not _json_is_on:
         return
-    run = json.loads(report)
-    statuses = Counter(partition["status"] for partition in run.pop("partitions", ()))
+    lines = json_lines()
+    run = json.loads(next(lines))
+    statuses = Counter(json.loads(line)["status"] for line in lines)
     said = ", ".join(f"{count} {status}" for status, count in statuses.items()) or "no partitions"
     _OURS.info(f"{run['command']} done: {said}", extra={**run, "statuses": dict(statuses)})
 

@@ -7,7 +7,7 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
@@ -218,12 +218,28 @@ class RunReport(Result, Generic[Partition]):
 
     def to_json(self) -> str:
         """Return the one JSON object of `--json`: schema, header, fields of the command and partitions."""
+        return "".join(self.json_parts())
+
+    def json_parts(self) -> Iterator[str]:
+        """Yield the text of `to_json`, with each partition in a part of its own."""
+        before, after = self._json_header()
+        yield f'{_json(before)[:-1]}, "partitions": ['
+        for number, partition in enumerate(self.partitions):
+            yield f"{', ' if number else ''}{_json(partition)}"
+        yield f"], {_json(after)[1:]}" if after else "]}"
+
+    def json_lines(self) -> Iterator[str]:
+        """Yield the JSON objects of `--json-lines`: the report without its partitions, then each partition."""
+        before, after = self._json_header()
+        yield _json(before | after)
+        yield from map(_json, self.partitions)
+
+    def _json_header(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the JSON fields before `partitions`, and those after it."""
         values = _json_fields(self)
-        later = [each.name for each in fields(self) if each.metadata == AFTER_PARTITIONS]
-        after_partitions = {name: values.pop(name) for name in later}
-        partitions = values.pop("partitions")
-        ordered = {"schema": SCHEMA, **values, "seconds": round(self.seconds, 3)}
-        return json.dumps(ordered | {"partitions": partitions} | after_partitions, default=_json_fields)
+        del values["partitions"]
+        after = {each.name: values.pop(each.name) for each in fields(self) if each.metadata == AFTER_PARTITIONS}
+        return {"schema": SCHEMA, **values, "seconds": round(self.seconds, 3)}, after
 
     def to_arrow(self) -> pa.Table:
         """Return the partitions as a `pyarrow.Table`, with a column for each field."""
@@ -246,10 +262,7 @@ def _json_fields(value: Any) -> dict[str, Any]:
     return {each.name: getattr(value, each.name) for each in fields(value) if each.metadata != INTERNAL}
 
 
-def report_lines(report: str) -> Iterator[str]:
-    document = json.loads(report)
-    partitions = document.pop("partitions")
-    yield from map(json.dumps, (document, *partitions))
+_json: Callable[[Any], str] = json.JSONEncoder(default=_json_fields).encode
 
 
 def counts_as_failed(partition: OutcomeReport, *, fails_on_unknown: bool) -> bool:

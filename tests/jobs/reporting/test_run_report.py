@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -14,9 +15,11 @@ from sediment.jobs.reporting.run_report import (
     TOMBSTONES_KEPT,
     CompactionRunReport,
     PartitionReport,
+    StripSegment,
     result_console,
 )
 from sediment.jobs.reporting.screen import Screen, reason_lines
+from sediment.jobs.verifying.report import VerificationReport
 
 LONG = "a_topic_whose_name_is_about_as_long_as_kafka_lets_anybody_make_one_without_being_asked_why_and_then_some-0"
 
@@ -105,3 +108,32 @@ def test_a_width_that_shows_nothing_counts_as_not_given(monkeypatch, capsys, col
     monkeypatch.setenv("COLUMNS", columns)
     _print(_skipped(0, "not-compacted", "cleanup.policy is delete"))
     assert "skipped: not-compacted" in capsys.readouterr().out
+
+
+def test_the_report_is_written_partition_by_partition_as_one_object() -> None:
+    partitions = tuple(
+        replace(_skipped(number, "x", 'a "reason" with ü'), strip_before=(StripSegment(0, 5, "clean"),))
+        for number in range(3)
+    )
+    for some in (partitions, partitions[:1], ()):
+        report = CompactionRunReport(
+            run_id="run", command="compact", now_ms=1, seconds=0.12345, dry_run=False, partitions=some, before="/b"
+        )
+        text = report.to_json()
+        document = json.loads(text)
+        assert text == json.dumps(document)
+        assert len(list(report.json_parts())) == len(some) + 2
+        assert [*document][:6] == ["schema", "run_id", "command", "now_ms", "seconds", "dry_run"]
+        assert [*document][6:] == ["partitions", "originals", "catalogue", "before", "seconds_by_stage"]
+        assert (document["seconds"], document["before"], len(document["partitions"])) == (0.123, "/b", len(some))
+        head, *rows = map(json.loads, report.json_lines())
+        assert (head, rows) == (
+            {name: document[name] for name in document if name != "partitions"},
+            document["partitions"],
+        )
+
+
+def test_a_report_without_later_fields_ends_with_its_partitions() -> None:
+    report = VerificationReport(run_id="r", command="verify", now_ms=1, seconds=1.0, partitions=())
+    assert report.to_json() == json.dumps(json.loads(report.to_json()))
+    assert report.to_json().endswith('"partitions": []}')
