@@ -211,7 +211,7 @@ bench-buckets: setup $(VERSITYGW)/versitygw #: compact one partition of 20 GB fr
 bench-incremental: setup #: clone a directory of 20 GB twice, the second time with --since, for benchmarks/results/scale.md: 44 GB of disk
 	@$(BIN)/python -m benchmarks.incremental --docs $(ARGS)
 
-bench-partitions: setup #: list, plan and clone up to 100,000 partitions, for benchmarks/results/scale.md: an hour, 2 GB and 1.2 million inodes
+bench-partitions: setup #: list, plan, clone and compact up to 100,000 partitions, for benchmarks/results/scale.md: an hour, 4 GB and 1.2 million inodes
 	@$(BIN)/python -m benchmarks.partitions --docs $(ARGS)
 
 clean: ## remove the output of tests and builds, but not the environment
