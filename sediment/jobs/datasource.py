@@ -19,6 +19,7 @@ Invariants
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -53,7 +54,7 @@ from sediment.jobs.data_source.stream_offsets import offsets_json, parse_offsets
 from sediment.jobs.data_source.stream_progress import FoundEnd, StreamProgress
 from sediment.jobs.data_source.table_options import given_options, is_new_table, options_in, table_schema
 from sediment.jobs.spark.quiet_worker import silence_closed_sockets
-from sediment.jobs.spark.release import no_data_source, spark_version
+from sediment.jobs.spark.release import is_before, no_data_source, spark_version
 from sediment.jobs.spark.worker_python import check_worker_python
 from sediment.jobs.table_readers.read_rows import read_rows
 from sediment.jobs.table_readers.select_replicas import selected_replicas
@@ -88,6 +89,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+_FOUND_BY_SPARK = "pyspark_kafkalog"
 _SHOWN_NAMES = 8
 
 _log = logging.getLogger("sediment")
@@ -113,7 +115,12 @@ def register(spark: SparkSession) -> None:
             raise
         # Spark looks up the name in the active session; creating a frame makes this session active.
         spark.createDataFrame([], "nothing int")
-        spark.dataSource.register(KafkaLogSource)
+        try:
+            spark.dataSource.register(KafkaLogSource)
+        except AnalysisException:
+            # Spark 4.0 lets no session replace a source that it has found by itself, and then it has found this one.
+            if not is_before(spark.version, "4.1") or importlib.util.find_spec(_FOUND_BY_SPARK) is None:
+                raise
 
 
 # -------------------------------------------------------------------------------------------------------------- schema

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+from pyspark.errors import AnalysisException
+
+from sediment.jobs.datasource import register
 from tests.segments import batch_bytes, write_segment
 
 _WITHOUT_READ_LIMITS = """
@@ -57,6 +64,25 @@ for name in ("max_offsets_per_trigger", "maxOffsetsPerTrigger"):
     first, second = done.stdout.splitlines()
     assert first.startswith("max_offsets_per_trigger needs Spark 4.2 or newer, but this is Spark ")
     assert first.endswith("; leave it out") and second == first
+
+
+class AlreadyExistsError(AnalysisException):
+    def getCondition(self) -> str:
+        return "DATA_SOURCE_ALREADY_EXISTS"
+
+
+@pytest.mark.parametrize(("version", "is_refused"), [("4.0.4", False), ("4.1.4", True)])
+def test_a_source_that_spark_has_found_by_itself_counts_as_registered_where_it_cannot_be_replaced(
+    version: str, is_refused: bool
+) -> None:
+    def refuse(_source: object) -> None:
+        raise AlreadyExistsError("Data source 'kafka-log' already exists")
+
+    session: Any = SimpleNamespace(
+        version=version, dataSource=SimpleNamespace(register=refuse), createDataFrame=lambda *_given: None
+    )
+    with pytest.raises(AlreadyExistsError) if is_refused else nullcontext():
+        register(session)
 
 
 def test_without_data_sources_register_is_one_sentence() -> None:
