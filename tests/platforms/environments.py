@@ -11,11 +11,13 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
 
+from sediment.segment_io.compiled.kernel_folder import IN_TREE
 from tests.platforms.platforms import CONSTRAINTS, LOWEST, Platform
 from tests.project.distributions import ROOT, bare_environment
 
@@ -80,6 +82,7 @@ class Environment:
             MissingError: they cannot be had here.
         """
         done = _uv(self, "pip", "install", "--python", self.program("python"), *arguments)
+        assert "No solution found" not in done.stderr, done.stderr
         if done.returncode != 0:
             raise MissingError(f"the packages cannot be installed: {' '.join(done.stderr.split()[:60])}")
 
@@ -117,8 +120,8 @@ class Environment:
 
 
 # ---------------------------------------------------------------------------------------------------------- the machine
-def find_machine(platform: Platform, work: Path) -> Machine:
-    """Return where `platform` can run.
+def find_machine(platform: Platform, folders: Sequence[Path] = ()) -> Machine:
+    """Return where `platform` can run; commands there also see `folders`.
 
     Raises:
         MissingError: neither this machine nor Debian has its Python and its Java.
@@ -134,7 +137,7 @@ def find_machine(platform: Platform, work: Path) -> Machine:
             raise MissingError(f"neither this machine nor Debian {SUITE} has {what}")
     cache = Path(os.environ.get("UV_CACHE_DIR") or platformdirs.user_cache_path("uv"))
     cache.mkdir(parents=True, exist_ok=True)
-    places = (*_OF_HOST, ROOT, Path(sys.prefix), cache, work)
+    places = (*_OF_HOST, ROOT, Path(sys.prefix), cache, *folders)
     prefix = ("unshare", "--mount", "sh", "-c", _IN_ROOT, "sh", str(root), ":".join(map(str, places)))
     return Machine(python, java, prefix)
 
@@ -215,15 +218,16 @@ def emulated_python() -> tuple[str, list[str]]:
 
 # ------------------------------------------------------------------------------------------------------ the environment
 def make_environment(platform: Platform, work: Path, kernels: str, *, folder: Path | None = None) -> Environment:
-    """Make an environment in `work`; commands in a root of Debian see the folder that holds `work`.
+    """Make an environment in `work`.
 
     Raises:
         MissingError: its Python, its Java or its packages cannot be had here.
     """
-    machine = find_machine(platform, work.parent)
-    environment = Environment(folder or work / "environment", work / "home", machine, kernels)
-    environment.home.mkdir(parents=True)
-    done = _uv(environment, "venv", "--python", machine.python, environment.folder)
+    folders = [work] if kernels == IN_TREE else [work, Path(kernels)]
+    home = work / "home"
+    home.mkdir(parents=True)
+    environment = Environment(folder or work / "environment", home, find_machine(platform, folders), kernels)
+    done = _uv(environment, "venv", "--python", environment.machine.python, environment.folder)
     assert done.returncode == 0, done.stderr
     environment.install(*_dependencies(platform, work))
     environment.install("--no-deps", wheel())

@@ -11,6 +11,9 @@ import sys
 import tempfile
 from typing import Any
 
+TOO_BUSY = "Python worker failed to connect back"  # Spark waits 10 seconds for the Python of a stream
+STARTS = 6
+
 
 def main(log_dir: str, checkpoint: str) -> dict[str, Any]:
     os.chdir(tempfile.mkdtemp())
@@ -43,9 +46,16 @@ def streamed(spark: Any, log_dir: str, checkpoint: str, **options: str) -> int:
     counted: list[int] = []
     tail = spark.readStream.format("kafka-log").options(**options).load(log_dir)
     writer = tail.writeStream.foreachBatch(lambda frame, _number: counted.append(frame.count()))
-    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-    query.awaitTermination()
-    return sum(counted)
+    for _ in range(STARTS):
+        try:
+            query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+            query.awaitTermination()
+        except Exception as error:
+            if TOO_BUSY not in str(error):
+                raise
+        else:
+            return sum(counted)
+    raise TimeoutError(TOO_BUSY)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from sediment.records import NewRecord, build_batch
+from sediment.segment_io.compiled.kernel_folder import CACHE_VARIABLE, IN_TREE
 from tests.corpus import CleaningCase, assert_same_log, load_case
 from tests.jobs.log_dirs import corpus_log_dir, make_log_dir
 from tests.platforms.conditions import condition
@@ -62,7 +63,8 @@ def test_commands_and_tables_work_on(
     platform: Platform, cases: list[CleaningCase], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     # Compiled kernels are cached by Python and numba, so platforms share this folder.
-    kernels, work = tmp_path_factory.getbasetemp() / "kernels", tmp_path_factory.getbasetemp() / "work"
+    base = tmp_path_factory.getbasetemp()
+    kernels, work = Path(os.environ.get(CACHE_VARIABLE) or base / "kernels"), base / "work"
     kernels.mkdir(mode=0o700, exist_ok=True)
     tried = {
         "Python": platform.python,
@@ -136,13 +138,11 @@ def assert_kafka_log(environment: Environment, platform: Platform, log_dir: Path
 
 
 # ----------------------------------------------------------------------------------------------------------- conditions
-_IN_TREE = "in-tree"  # the kernels are cached in the installation, as for an installation that several users share
-
-
 @pytest.fixture(scope="module")
 def usual(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Environment]:
     work = tmp_path_factory.mktemp("usual") / "work"
-    yield make_environment(USUAL, work, _IN_TREE)
+    # The kernels are cached in the installation, as for one that several users share.
+    yield make_environment(USUAL, work, IN_TREE)
     shutil.rmtree(work)
 
 
@@ -152,7 +152,7 @@ def test_the_demo_works_with(name: str, request: pytest.FixtureRequest, tmp_path
     with recorded(name, tried):
         spaces = tmp_path / "a b" / "größe"
         environment = (
-            make_environment(USUAL, spaces.parent / "work", _IN_TREE, folder=spaces / "environment")
+            make_environment(USUAL, spaces.parent / "work", IN_TREE, folder=spaces / "environment")
             if name == "spaces"
             else request.getfixturevalue("usual")
         )
