@@ -80,10 +80,15 @@ class Submitted:
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         return [event for event in self.events if event["Event"] == f"SparkListener{kind}"]
 
+    def output(self) -> str:
+        """Return what the driver printed, wherever it ran; Spark joins its stderr and its stdout."""
+        return "\n".join((self.stdout, self.stderr, *self.logs.values()))
+
+    def sentences(self) -> list[str]:
+        return [line for line in self.output().splitlines() if line.startswith("sediment: ")]
+
     def reports(self) -> list[dict[str, Any]]:
-        """Return the JSON that the driver printed, wherever it ran."""
-        lines = f"{self.stdout}\n{self.logs.get('stdout', '')}".splitlines()
-        return [json.loads(line) for line in lines if line.startswith("{")]
+        return [json.loads(line) for line in self.output().splitlines() if line.startswith("{")]
 
 
 @dataclass(frozen=True, slots=True)

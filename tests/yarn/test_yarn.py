@@ -57,7 +57,7 @@ def make_partitions(path: Path, cases: Iterable[CleaningCase]) -> tuple[Path, li
 
 
 def assert_compacted(done: Submitted, log_dir: Path, cases: Iterable[CleaningCase]) -> None:
-    assert done.status == 0, done.stderr + done.logs["stderr"]
+    assert done.status == 0, done.output()
     assert statuses(done) == {"compacted"}
     for case in cases:
         copies = sorted(log_dir.glob(f"{topic(case)}-*"))
@@ -133,7 +133,7 @@ def test_settings_for_one_machine_are_not_set(compacted: Compacted) -> None:
 
 def test_verify_finds_the_compaction_correct(yarn: Yarn, compacted: Compacted) -> None:
     done = yarn.submit(compacted.mode, "verify", compacted.before, compacted.log_dir, "--json", NOW, *compacted.sets)
-    assert done.status == 0, done.stderr + done.logs["stderr"]
+    assert done.status == 0, done.output()
     assert statuses(done) == {"correct"}
 
 
@@ -141,10 +141,9 @@ def test_verify_finds_the_compaction_correct(yarn: Yarn, compacted: Compacted) -
 def test_a_wrong_use_has_its_sentence_and_its_exit_status(yarn: Yarn, tmp_path: Path, mode: str) -> None:
     done = yarn.submit(mode, "compact", tmp_path / "missing", "--json")
     assert done.status == (2 if mode == "client" else 1)
-    said = done.stderr if mode == "client" else done.logs["stderr"]
-    (sentence,) = {line for line in said.splitlines() if line.startswith("sediment: ")}
+    (sentence,) = done.sentences()
     assert str(tmp_path / "missing") in sentence
-    assert "Traceback" not in said
+    assert "Traceback" not in done.output()
     assert len(done.applications) == (mode == "cluster")
 
 
@@ -152,7 +151,7 @@ def test_executors_that_no_node_can_hold_are_a_wrong_use(yarn: Yarn, cases: list
     log_dir, sets = make_partitions(tmp_path / "logs", cases)
     done = yarn.submit("client", "compact", log_dir, "--force", *sets, more={"spark.executor.memory": "900g"})
     assert done.status == 2
-    (sentence,) = (line for line in done.stderr.splitlines() if line.startswith("sediment: "))
+    (sentence,) = done.sentences()
     assert "Spark does not start: Required executor memory" in sentence
 
 
@@ -161,7 +160,7 @@ def test_a_task_gets_its_memory_from_the_overhead_of_its_executor(
 ) -> None:
     log_dir, sets = make_partitions(tmp_path / "logs", cases)
     done = yarn.submit("client", "plan", log_dir, "--json", NOW, *sets)
-    assert done.status == 0, done.stderr
+    assert done.status == 0, done.output()
     (report,) = done.reports()
     reasons = {row["strategy_reason"] for row in report["partitions"] if "one pass" in str(row["strategy_reason"])}
     overhead_bytes = OVERHEAD_MIB << 20

@@ -18,6 +18,7 @@ _JVM_LOST = (
 )
 _WITHOUT_SPACE = " (`sediment expire` needs none)"
 _NO_ANSWER = re.compile(r"An error occurred while calling [^\n]*")
+_OF_THE_WORKER = "Error from python worker:"  # what the worker, or its daemon, printed before it could begin
 _NO_SOCKET = "[CANNOT_OPEN_SOCKET]"
 _RAISED = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)(?:: .+)?$")
 _OF_SPARK = ("py4j.", "pyspark.")
@@ -109,10 +110,15 @@ def _is_raised_below(error: BaseException, packages: tuple[str, ...]) -> bool:
 
 
 def _raised(error: BaseException | None) -> str:
-    """Return the line with the worker's own error in Spark's error text; without such a line, return the first line."""
+    """Return the line with the worker's own error in Spark's error text, or else the first line that says something."""
     lines = [line.strip() for line in str(error or "no reason given").splitlines() if line.strip()]
     raised = [line for line in lines if _RAISED.match(line) and not line.startswith(_OF_THE_JVM)]
-    return (raised or lines)[-1 if raised else 0]
+    if raised:
+        return raised[-1]
+    if _OF_THE_WORKER in lines[:-1]:
+        return lines[lines.index(_OF_THE_WORKER) + 1]
+    told = [line.removeprefix(": ") for line in lines if not _NO_ANSWER.fullmatch(line)]
+    return (told or lines)[0]
 
 
 def first_line(error: BaseException) -> str:

@@ -30,6 +30,34 @@ def test_a_lost_task_is_described_by_the_error_of_its_worker():
     assert (code, sentence) == ("task-lost", "Spark gave up on the task: ModuleNotFoundError: No module named 'numba'")
 
 
+@pytest.mark.parametrize(
+    ("story", "told"),
+    [
+        (
+            """SparkException:\u0020
+Error from python worker:
+  /usr/bin/python3.11: Error while finding module specification for 'a.b' (ModuleNotFoundError: No module named 'a')
+PYTHONPATH was:
+  /x/pyspark.zip
+org.apache.spark.SparkException: EOFException occurred while reading the port number from a.b's stdout.
+\tat org.apache.spark.api""",
+            "/usr/bin/python3.11: Error while finding module specification for 'a.b' "
+            "(ModuleNotFoundError: No module named 'a')",
+        ),
+        (
+            'java.io.IOException: Cannot run program "/no/py": error=2\n\tat java.base/x',
+            'org.apache.spark.SparkException: Job aborted: java.io.IOException: Cannot run program "/no/py": error=2',
+        ),
+    ],
+)
+def test_a_task_whose_worker_cannot_begin_is_described_by_what_the_worker_or_spark_said(story: str, told: str) -> None:
+    error = Py4JError(
+        "An error occurred while calling z:org.apache.spark.api.python.PythonRDD.collectAndServe.\n"
+        f": org.apache.spark.SparkException: Job aborted: {story}\n\nDriver stacktrace:\n\tat org.apache.spark.x"
+    )
+    assert describe_lost_task(error)[1] == f"Spark gave up on the task: {told}"
+
+
 def test_a_lost_task_without_a_worker_error_is_described_by_the_first_line():
     error = Py4JError("Job 3 cancelled part of cancelled job group a1\n\tat org.apache.spark.Foo")
     assert describe_lost_task(error)[1] == "Spark gave up on the task: Job 3 cancelled part of cancelled job group a1"
