@@ -24,10 +24,11 @@ _WORK_PER_WRITE = 20  # so that writing takes at most a twentieth of the run
 
 
 class CleanerCheckpoints:
-    """Not thread-safe; `clock` returns seconds."""
+    """Not thread-safe.  `check` raises an error if this run no longer holds a directory; `clock` returns seconds."""
 
-    def __init__(self, fs: Fs, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, fs: Fs, check: Callable[[Path], None], clock: Callable[[], float] = time.monotonic) -> None:
         self._fs = fs
+        self._check = check
         self._clock = clock
         self._due = clock()
         self._waiting: dict[Path, dict[TopicPartition, int]] = {}
@@ -52,6 +53,7 @@ class CleanerCheckpoints:
         self._failed = {}
         for log_dir, entries in list(self._waiting.items()):
             try:
+                self._check(log_dir)
                 update_cleaner_checkpoint(self._fs, log_dir, entries)
             except (SedimentError, OSError) as error:
                 self._failed[log_dir] = describe(error)[1]

@@ -68,7 +68,7 @@ class CleanedInPlace(DirectoriesInPlace[PartitionReport]):
         self.locked: Sequence[Path] = log_dirs
         self._threads = CommitThreads(run.stop)
         self.removals = self._threads.removals
-        self._checkpoints = CleanerCheckpoints(run.fs)
+        self._checkpoints = CleanerCheckpoints(run.fs, lambda log_dir: self._locks[log_dir].check())
 
     def kept(self) -> dict[str, Any]:
         return super().kept() | {"before": self.before and str(self.before)}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from sediment.engine.directory.lock import DirectoryLock
 from sediment.jobs.cleaning.cleaner_checkpoints import CleanerCheckpoints
 from sediment.jobs.rewriting import run as rewriting_run
 from sediment.segment_io.format.names import TopicPartition
@@ -42,7 +43,19 @@ def slow() -> SlowFs:
 @pytest.fixture
 def checkpoints(tmp_path: Path, slow: SlowFs) -> CleanerCheckpoints:
     (tmp_path / ".lock").touch()
-    return CleanerCheckpoints(slow, clock=lambda: slow.now)
+    return CleanerCheckpoints(slow, lambda _log_dir: None, clock=lambda: slow.now)
+
+
+def test_a_directory_that_the_run_has_lost_gets_no_entries(tmp_path, slow):
+    with DirectoryLock(tmp_path) as lock:
+        checkpoints = CleanerCheckpoints(slow, lambda _log_dir: lock.check())
+        (tmp_path / ".lock").unlink()
+        (tmp_path / ".lock").touch()
+        checkpoints.add(tmp_path, TopicPartition("t", 0), 1)
+        checkpoints.write()
+    assert not (tmp_path / FILE).exists()
+    (why,) = checkpoints.unwritten().values()
+    assert "lock file was removed or replaced" in why
 
 
 def test_writing_takes_a_twentieth_of_a_run_however_many_tasks_end(tmp_path, slow, checkpoints):
