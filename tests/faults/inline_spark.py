@@ -122,6 +122,9 @@ class InlineContext:
     def setLocalProperty(self, key: str, value: str | None) -> None:
         pass
 
+    def getLocalProperty(self, key: str) -> str | None:
+        return None
+
     def cancelJobGroup(self, group: str) -> None:
         pass
 
