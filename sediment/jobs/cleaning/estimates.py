@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sediment.compaction.grouping import CleaningPlan
     from sediment.compaction.write_behind import WriteBehind
 
+_DRIVER_HEAP_BYTES = 1 << 30  # Spark's default
 SAMPLE_BYTES = 32 << 20  # sample size for a log that is too large to be read as a whole
 
 
@@ -27,13 +28,14 @@ def find_resources(slots: LiveSlots | None, all_bytes: int, *, asked: Strategy |
     """Return the resources of a run over `all_bytes` of logs; the choice of a strategy depends on these resources.
 
     Without a SparkContext, these are the resources of Spark's default master, which uses all CPUs of this process.
-    Half of the memory of this host, or of its container, is divided evenly among the tasks that run at the same time;
-    but on a cluster, the memory is that of the task's executor, and no limit is set here.
+    The memory of this host, or of its container, is shared like that of an executor whose heap is the driver's; but on
+    a cluster, the memory is that of the task's executor, and no limit is set here.
     """
     if slots is not None and not slots.is_local:
         return Resources(asked, max(1, slots.tasks), all_bytes, INT64_MAX)
     tasks = available_slots() if slots is None else slots.tasks
-    return Resources(asked, tasks, all_bytes, own_host().memory_bytes // 2 // tasks)
+    driver = ExecutorMemory(None, None, _DRIVER_HEAP_BYTES, tasks)
+    return Resources(asked, tasks, all_bytes, task_memory(driver, replace(own_host(), cpus=tasks)).bytes)
 
 
 @dataclass(frozen=True, slots=True)
