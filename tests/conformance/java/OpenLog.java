@@ -2,6 +2,7 @@ package sediment.oracle;
 
 import com.fasterxml.jackson.databind.JsonNode;
 import java.io.File;
+import java.lang.reflect.Method;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -118,7 +119,21 @@ final class OpenLog implements AutoCloseable {
 
     @Override
     public void close() {
+        prepareToClose();
         log.close();
         log.removeLogMetrics();
+    }
+
+    /** What closing a log did up to 4.2 is a step of its own in later releases: LogManager.shutdown takes both. */
+    private void prepareToClose() {
+        for (Method method : UnifiedLog.class.getMethods()) {
+            if (method.getName().equals("prepareActiveSegmentForClose")) {
+                try {
+                    method.invoke(log);
+                } catch (ReflectiveOperationException failure) {
+                    throw new IllegalStateException(failure);
+                }
+            }
+        }
     }
 }
