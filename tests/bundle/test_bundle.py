@@ -174,10 +174,26 @@ def test_the_wheel_without_extras_runs_the_commands_that_need_no_spark(environme
     assert not list(environment.path.glob("lib/python3.*/site-packages/pyspark"))
 
 
-def test_the_wheel_with_spark_compacts_in_an_empty_environment(environment, wheel, tmp_path):
+_QUERY = """
+import importlib.util, sys
+from pyspark.sql import SparkSession
+
+assert importlib.util.find_spec("pandas") is None
+spark = SparkSession.builder.master("local[1]").getOrCreate()
+frame = spark.read.format("kafka-log").load(sys.argv[1])
+print(len(frame.collect()), frame.toArrow().num_rows)
+"""
+
+
+def test_the_wheel_with_spark_compacts_and_queries_in_an_empty_environment_without_pandas(environment, wheel, tmp_path):
     case = load_case("plain", tmp_path / "corpus")
     log_dir, sets = corpus_log_dir(tmp_path / "logs", [(case, case.rounds[0])])
     environment.install(f"{wheel}[spark]")
     report = json.loads(environment.sediment("compact", log_dir, "--json", "--force", NOW, *sets))
     assert report["partitions"][0]["status"] == "compacted"
     assert_same_log(log_dir / case.partition, case.rounds[0].after, case.compressed)
+    python = environment.path / "bin" / "python"
+    variables = bare_environment(tmp_path, PYSPARK_PYTHON=str(python))
+    query = [python, "-c", _QUERY, log_dir]
+    rows = subprocess.check_output(query, env=variables, cwd=tmp_path, text=True).split()
+    assert rows[0] == rows[1] != "0"
