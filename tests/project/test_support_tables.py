@@ -10,10 +10,12 @@ import pytest
 from packaging.requirements import Requirement
 
 from benchmarks.reporting.pages import filled
-from sediment.jobs.spark.release import PYTHONS, SPARKS
+from sediment.jobs.spark.release import JAVAS, PYTHONS, SPARKS, minor
 from tests import support_tables
+from tests.platforms.platforms import NAMES
+from tests.platforms.platforms import PLATFORMS as SUITE
 from tests.project.distributions import ROOT
-from tests.support_tables import BLOCKS, FAILED, PASSED, TABLES, Row, Table, could_not_run, record, releases
+from tests.support_tables import BLOCKS, FAILED, PASSED, PLATFORMS, TABLES, Row, Table, could_not_run, record, releases
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
@@ -27,6 +29,18 @@ def test_a_page_has_what_the_suite_saw(page: Path, mark: str, text: Callable[[],
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
 def test_nothing_that_failed_is_in_a_table(table: Table) -> None:
     assert [row.name for row in table.rows() if row.seen == FAILED] == []
+
+
+def test_the_table_of_platforms_has_every_row_of_the_suite() -> None:
+    assert [row.name for row in PLATFORMS.rows()] == list(NAMES)
+
+
+def test_the_suite_tries_every_release_that_the_code_calls_tested() -> None:
+    tried = {platform.python for platform in SUITE}, {platform.java for platform in SUITE}
+    assert tried == (set(PYTHONS), set(JAVAS))
+    assert {minor(platform.spark) for platform in SUITE} == set(SPARKS)
+    assert {minor(version) for version in PLATFORMS.tested("Spark")} <= set(SPARKS)
+    assert {minor(version) for version in PLATFORMS.tested("Python")} <= set(PYTHONS)
 
 
 def test_an_installation_allows_the_releases_that_were_tested() -> None:

@@ -1,6 +1,6 @@
 """The releases of Python, Java and Spark that Sediment is tested with, and one sentence for every other one.
 
-`make suite NAME=platforms` runs them; a test holds these values equal to the results in tests/data/support.
+`make suite NAME=platforms` tries each of them; docs/reference/compatibility.md says with which result.
 """
 
 from __future__ import annotations
