@@ -17,7 +17,7 @@ VERSITYGW := .versitygw
 VERSITYGW_VERSION := v1.8.0
 
 .DEFAULT_GOAL := help
-.PHONY: suite bench-race help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery bench-records bench-driver bench-serve bench-verify lint bench bench-all bench-commands bench-quick bench-page bench-memory bench-scale bench-load bench-cluster bench-buckets bench-incremental bench-partitions conformance conformance-nightly client-suites schemas e2e wheel sdist bundle release bundle-test yarn platforms versions airflow-test docs clean
+.PHONY: suite bench-race help setup java demo test test-delta test-s3 crash fuzz bench-append bench-recovery bench-records bench-driver bench-serve bench-verify lint bench bench-all bench-commands bench-quick bench-page bench-memory bench-scale bench-load bench-cluster bench-buckets bench-incremental bench-partitions conformance conformance-nightly client-suites schemas e2e wheel sdist bundle release bundle-test yarn image platforms versions airflow-test docs clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.* ## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 10
@@ -166,6 +166,9 @@ yarn: bundle #: test the bundle on a YARN of this machine, in both deploy modes 
 platforms: wheel #: run Sediment on other Pythons, Javas, Sparks and packages, for half an hour (brings them once)
 	@$(BIN)/python $(INSTALL) -c constraints.txt --group platforms
 	@$(BIN)/python -m pytest -m platforms tests/platforms $(ARGS)
+
+image: setup #: build the steps of the Dockerfile in a root of Debian, and run commands there: 6 GB of disk (needs root and mmdebstrap)
+	@$(BIN)/python -m pytest -m image tests/image $(ARGS)
 
 $(AIRFLOW)/.ready: conf/airflow-constraints.txt
 	@python=$$(conf/find-python.sh) && { [ -x $(AIRFLOW)/bin/python ] || "$$python" -m venv $(AIRFLOW); }
