@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from sediment.jobs.reporting.columns import TableColumn, bytes_column, name_and_status, text_column
 from sediment.jobs.reporting.figures import counted
-from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, QUARANTINED, SKIPPED, PartitionOutcome, RunReport
+from sediment.jobs.reporting.run_report import (
+    AFTER_PARTITIONS,
+    QUARANTINED,
+    SKIPPED,
+    PartitionOutcome,
+    RunReport,
+    json_fields,
+)
 from sediment.jobs.reporting.screen import Screen
 
 CLONED, UNCHANGED = "cloned", "unchanged"
@@ -90,11 +96,10 @@ class CloneRunReport(RunReport[PartitionCloneReport]):
 
     notes: tuple[str, ...] = field(default=(), metadata=AFTER_PARTITIONS)
 
-    def to_json(self) -> str:
-        document = json.loads(RunReport.to_json(self))
-        for partition in document["partitions"]:
-            partition["from"] = partition.pop("source")
-        return json.dumps(document)
+    def json_of(self, partition: PartitionCloneReport) -> dict[str, Any]:
+        values = json_fields(partition)
+        values["from"] = values.pop("source")
+        return values
 
 
 def _offsets(partition: PartitionCloneReport) -> str:

@@ -225,18 +225,22 @@ class RunReport(Result, Generic[Partition]):
         before, after = self._json_header()
         yield f'{_json(before)[:-1]}, "partitions": ['
         for number, partition in enumerate(self.partitions):
-            yield f"{', ' if number else ''}{_json(partition)}"
+            yield f"{', ' if number else ''}{_json(self.json_of(partition))}"
         yield f"], {_json(after)[1:]}" if after else "]}"
 
     def json_lines(self) -> Iterator[str]:
         """Yield the JSON objects of `--json-lines`: the report without its partitions, then each partition."""
         before, after = self._json_header()
         yield _json(before | after)
-        yield from map(_json, self.partitions)
+        yield from map(_json, map(self.json_of, self.partitions))
+
+    def json_of(self, partition: Partition) -> dict[str, Any]:
+        """Return the JSON fields of a partition."""
+        return json_fields(partition)
 
     def _json_header(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the JSON fields before `partitions`, and those after it."""
-        values = _json_fields(self)
+        values = json_fields(self)
         del values["partitions"]
         after = {each.name: values.pop(each.name) for each in fields(self) if each.metadata == AFTER_PARTITIONS}
         return {"schema": SCHEMA, **values, "seconds": round(self.seconds, 3)}, after
@@ -256,13 +260,13 @@ class RunReport(Result, Generic[Partition]):
         return page_in_notebook(render_html(read_report(self.to_json())), f"sediment {self.command} {self.run_id}")
 
 
-def _json_fields(value: Any) -> dict[str, Any]:
+def json_fields(value: Any) -> dict[str, Any]:
     """Return the fields of a report, or of a value inside a report, without internal fields."""
     # Unlike `asdict`, this function does not copy the values, because reports of 100,000 partitions are large.
     return {each.name: getattr(value, each.name) for each in fields(value) if each.metadata != INTERNAL}
 
 
-_json: Callable[[Any], str] = json.JSONEncoder(default=_json_fields).encode
+_json: Callable[[Any], str] = json.JSONEncoder(default=json_fields).encode
 
 
 def counts_as_failed(partition: OutcomeReport, *, fails_on_unknown: bool) -> bool:

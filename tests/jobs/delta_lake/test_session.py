@@ -6,6 +6,7 @@ import re
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import platformdirs
 import pytest
 
 from sediment.jobs.datasource import register
@@ -26,7 +27,11 @@ def test_the_coordinate_is_of_the_installed_packages():
 def test_without_the_jars_one_sentence_names_the_command_that_brings_them(tmp_path):
     Log(tmp_path / "logs" / "t-0").append(a="1").write()
     outcome = sediment_process(
-        "snapshot", tmp_path / "logs", "--to", tmp_path / "table", environment={"HOME": str(tmp_path)}
+        "snapshot",
+        tmp_path / "logs",
+        "--to",
+        tmp_path / "table",
+        environment={"HOME": str(tmp_path), "XDG_CACHE_HOME": platformdirs.user_cache_dir()},
     )
     assert outcome.status == 2
     [line] = outcome.stderr.splitlines()

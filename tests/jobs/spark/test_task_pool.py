@@ -169,7 +169,7 @@ class Gone:
         self.defaultParallelism, self.master = 2, "local[2]"
         self.asked = 0
 
-    def setJobGroup(self, *_):
+    def getLocalProperty(self, _key):
         self.asked += 1
         raise ConnectionRefusedError("nobody listens")
 
@@ -191,7 +191,7 @@ class Stopping:
     defaultParallelism, master = 1, "local[1]"
     asked = threading.Event()
 
-    def setJobGroup(self, *_):
+    def getLocalProperty(self, _key):
         self.asked.set()
         threading.Event().wait()
 
