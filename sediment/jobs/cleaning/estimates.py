@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from sediment.compaction.strategy import Resources, Strategy
 from sediment.jobs.cleaning.options import CleaningTask
-from sediment.jobs.spark.executor_memory import ExecutorMemory, own_host, read_executor_memory, task_memory
+from sediment.jobs.spark.executor_memory import ExecutorMemory, Host, own_host, read_executor_memory, task_memory
 from sediment.jobs.spark.live_slots import LiveSlots, is_local
 from sediment.jobs.spark.slots import available_slots
 from sediment.segment_io.errors import CorruptBatchError, NoSpaceError
@@ -24,18 +24,21 @@ _DRIVER_HEAP_BYTES = 1 << 30  # Spark's default
 SAMPLE_BYTES = 32 << 20  # sample size for a log that is too large to be read as a whole
 
 
-def find_resources(slots: LiveSlots | None, all_bytes: int, *, asked: Strategy | None) -> Resources:
+def find_resources(
+    slots: LiveSlots | None, all_bytes: int, *, asked: Strategy | None, host: Host | None = None
+) -> Resources:
     """Return the resources of a run over `all_bytes` of logs; the choice of a strategy depends on these resources.
 
     Without a SparkContext, these are the resources of Spark's default master, which uses all CPUs of this process.
     The memory of this host, or of its container, is shared like that of an executor whose heap is the driver's; but on
     a cluster, the memory is that of the task's executor, and no limit is set here.
+    `host` is this host, if it is known.
     """
     if slots is not None and not slots.is_local:
         return Resources(asked, max(1, slots.tasks), all_bytes, INT64_MAX)
     tasks = available_slots() if slots is None else slots.tasks
     driver = ExecutorMemory(None, None, _DRIVER_HEAP_BYTES, tasks)
-    return Resources(asked, tasks, all_bytes, task_memory(driver, replace(own_host(), cpus=tasks)).bytes)
+    return Resources(asked, tasks, all_bytes, task_memory(driver, replace(host or own_host(), cpus=tasks)).bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +48,14 @@ class Shares:
     all_bytes: int
     asked: Strategy | None
     executor: ExecutorMemory | None
+    host: Host = field(default_factory=own_host)  # read once, because a run may have many small partitions
 
     def given(self, task: CleaningTask, slots: LiveSlots) -> CleaningTask:
         """Return `task` with its share of the memory and of the I/O rate."""
         return replace(
             task,
             rate_limit=task.rate_limit.over(slots),
-            resources=find_resources(slots, self.all_bytes, asked=self.asked),
+            resources=find_resources(slots, self.all_bytes, asked=self.asked, host=self.host),
             executor=None if self.executor is None else self.executor.at(slots),
         )
 
