@@ -405,7 +405,7 @@ def replace_a_segment(directory):
 def kept_rows(spark):
     """Return the numbers of the RDDs in which executors keep rows that were read."""
     kept = dict(spark.sparkContext._jsc.getPersistentRDDs())
-    return [number for number, rdd in kept.items() if "MapInArrow" in rdd.name()]  # Delta keeps others
+    return [number for number, rdd in kept.items() if "MapInArrow" in (rdd.name() or "")]  # Delta keeps others
 
 
 def lose_kept_rows(spark):
