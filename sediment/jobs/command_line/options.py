@@ -9,7 +9,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -159,14 +159,15 @@ class CommonOptions(GivenOptions):
         """
         rows = with_node_ids(run.partitions, self.run_settings, Fs(), log_dirs=self.given_log_dirs)
         run = replace(run, fails_on_unknown=self.fail_on_unknown, partitions=rows)
+        report = cache(run.to_json)
         # spark-submit sends stderr to stdout, where --json promises only the object.
         messages = self._console(quiet=self.as_json and under_spark_submit())
         with stop_on_signals():
             if self.ledger is not None:
                 from sediment.jobs.delta_lake import ledger
 
-                ledger.record(run.to_json(), self.ledger, messages)
-            self._write_files(run.to_json, messages)
+                ledger.record(report(), self.ledger, messages)
+            self._write_files(report, messages)
             stderr_log.log_run(run.json_lines)
         return run
 

@@ -43,7 +43,7 @@ from sediment.jobs.spark.java import INSTALL_JAVA, MIN_JAVA, check_java, java_ve
 from sediment.jobs.spark.live_slots import is_local
 from sediment.jobs.spark.release import check_spark, has_spark
 from sediment.jobs.spark.task_figures import start_counting, stop_counting
-from sediment.jobs.spark.worker_python import check_worker_python, safe_environment, safe_path_variables
+from sediment.jobs.spark.worker_python import check_worker_python, safe_path_variables
 from sediment.segment_io.errors import UsageError
 from sediment.segment_io.extras import install_command
 
@@ -115,6 +115,7 @@ _WITHOUT_ARCHIVE = (QUICK_JVM, _FOR_ROWS["spark.driver.extraJavaOptions"])
 
 _FILE_ENCRYPTION = "spark.io.encryption.enabled"
 _DAEMON = "spark.python.daemon.module"
+_WORKER_VARIABLE = "spark.executorEnv."
 
 # On a cluster, executors may get this package only with the application's files, after the daemon has started.  A Unix
 # domain socket connects a task to its worker in 20 ms instead of 53 ms, but on YARN it would lie in the folder of the
@@ -366,10 +367,17 @@ def _start_early_daemon(conf: SparkConf, defaults: Mapping[str, str], output: in
     """Load the kernels in the background if this module chose the daemon and the Python of Spark's workers."""
     python = defaults.get("spark.pyspark.python") or os.environ["PYSPARK_PYTHON"]
     if conf.get(_DAEMON) == _LOCALLY[_DAEMON] and python == sys.executable:
+        settings = {**defaults, **dict(conf.getAll())}
+        # numba and others read their variables when they are imported, which the early daemon does before Spark's own.
+        of_workers = {
+            key.removeprefix(_WORKER_VARIABLE): value
+            for key, value in settings.items()
+            if key.startswith(_WORKER_VARIABLE)
+        }
         with contextlib.suppress(OSError):  # the daemon of Spark then loads the kernels itself
-            early = EarlyDaemon(_LOCALLY[_DAEMON], output, safe_environment())
+            early = EarlyDaemon(_LOCALLY[_DAEMON], output, {**os.environ, **of_workers})
             _early.append(early)
-            conf.set(f"spark.executorEnv.{VARIABLE}", early.name)
+            conf.set(f"{_WORKER_VARIABLE}{VARIABLE}", early.name)
 
 
 def _end_early_daemon() -> None:
@@ -394,7 +402,7 @@ def _complete(
         conf.setMaster(DEFAULT_MASTER)
     effective = master or given.get("spark.master", DEFAULT_MASTER)
     conf.setAll(list(spark_settings(effective, given).items()))
-    workers = {f"spark.executorEnv.{name}": value for name, value in safe_path_variables().items()}
+    workers = {f"{_WORKER_VARIABLE}{name}": value for name, value in safe_path_variables().items()}
     conf.setAll([(key, value) for key, value in workers.items() if key not in given])
     if more is not None:
         conf.setAll(list(more(given).items()))

@@ -76,6 +76,23 @@ def test_another_python_for_workers_gets_no_early_daemon() -> None:
     assert found[1:] == ["False", "True", "False", "True"]
 
 
+def test_it_starts_with_the_variables_that_the_settings_give_to_workers(tmp_path: Path) -> None:
+    (tmp_path / "spark-defaults.conf").write_text("spark.executorEnv.NUMBA_OPT 2\n")
+    program = """
+        import os
+        from pathlib import Path
+        from sediment.jobs.spark.session import spark_context
+
+        def at_the_start_of_the_parent(_):
+            yield Path(f"/proc/{os.getppid()}/environ").read_bytes(), Path(f"/proc/{os.getppid()}/cmdline").read_bytes()
+
+        with spark_context("local[2]", "test") as sc:
+            variables, command = sc.parallelize([1], 1).mapPartitions(at_the_start_of_the_parent).collect()[0]
+        print(b"--early" in command, b"NUMBA_OPT=2" in variables.split(b"\\0"))
+    """
+    assert _run(program, SPARK_CONF_DIR=str(tmp_path))[0] == "True True"
+
+
 @pytest.fixture
 def daemon() -> EarlyDaemon:
     return EarlyDaemon(_MODULE, subprocess.DEVNULL, os.environ)
