@@ -74,11 +74,10 @@ class _Compaction(Command[CleaningTask, CleaningTask, PartitionReport]):
         self._own = own
         self._destination = destination
 
-    def select(self, directory: SelectedDirectory, partition: TopicPartition) -> CleaningTask | None:
-        run, own, destination = self._run, self._own, self._destination
+    def select(self, directory: SelectedDirectory, listing: LogListing) -> CleaningTask | None:
+        run, own, destination, partition = self._run, self._own, self._destination, listing.partition
         settings = directory.settings_of(partition, run.fs)
         config = settings.for_topic(partition.topic)
-        listing = destination.listing(directory, partition)
         if why := why_not_compacted(partition, settings, config):
             run.add(untouched(listing, SKIPPED, *why))
             return None

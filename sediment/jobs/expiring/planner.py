@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,6 +15,7 @@ from sediment.engine.directory.lock import DirectoryLock
 from sediment.engine.log_config import LogConfig
 from sediment.jobs.expiring.expiry_task import ExpiryTask, carried_out
 from sediment.jobs.expiring.report import EXPIRED, ExpiryReport
+from sediment.jobs.process.overlapped import overlapped
 from sediment.jobs.reporting.error_text import describe_in_expire
 from sediment.jobs.reporting.run_report import FAILED, SKIPPED
 from sediment.jobs.reporting.statuses import STOPPED_BEFORE_DONE
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from sediment.segment_io.partition.log_view import LogView
 
 NOTHING_TO_DELETE = "nothing-to-delete"
-_THREADS = 8
 
 
 def _listed(listing: LogListing, status: str, code: str | None, reason: str | None) -> ExpiryReport:
@@ -52,8 +51,7 @@ class ExpiryPlanner:
 
     def prepare_all(self, directories: Sequence[SelectedDirectory]) -> Iterator[ExpiryTask | ExpiryReport]:
         pairs = [(directory, partition) for directory in directories for partition in directory.partitions]
-        with ThreadPoolExecutor(_THREADS, "sediment-expire") as pool:
-            yield from pool.map(lambda pair: self._prepare(*pair), pairs)
+        return overlapped(lambda pair: self._prepare(*pair), pairs)
 
     def _prepare(self, directory: SelectedDirectory, partition: TopicPartition) -> ExpiryTask | ExpiryReport:
         failed = partial(ExpiryReport, str(partition), str(directory.path), FAILED)

@@ -22,6 +22,7 @@ from sediment.jobs.command_line.options import CommonOptions
 from sediment.jobs.command_line.progress import Progress
 from sediment.jobs.planning.report import CLEANABLE, PartitionPlan
 from sediment.jobs.planning.task import ENCODED, PlanningTask, left_alone, plan_partition, start_plan, with_keyless
+from sediment.jobs.process.overlapped import overlapped
 from sediment.jobs.reporting.error_text import describe, describe_lost_task
 from sediment.jobs.reporting.run_report import FAILED, QUARANTINED
 from sediment.jobs.rewriting.figures import of_cleaning
@@ -43,7 +44,7 @@ from sediment.jobs.spark.two_processes import run_here_in_two
 from sediment.segment_io.errors import SedimentError
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.partition.listing import check_segments_are_files, list_log
+from sediment.segment_io.partition.listing import LogListing, check_segments_are_files, list_log
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -66,10 +67,11 @@ def prepare(
     copies = _copies(directories, running, fs)
     for directory in directories:
         marks = read_uncleanable(directory.path, fs)
-        for partition in directory.partitions:
+        listings = overlapped(partial(_listed, directory, fs), directory.partitions)
+        for partition, listing in zip(directory.partitions, listings, strict=True):
             try:
-                listing = list_log(partition, directory.path / str(partition), fs)
-                check_segments_are_files(partition, listing.path, fs)
+                if isinstance(listing, Exception):
+                    raise listing
                 settings = directory.settings_of(partition, fs)
                 config = settings.for_topic(partition.topic)
                 # A running broker may not have written the file yet.
@@ -103,6 +105,15 @@ def prepare(
                 )
             )
     return prepared
+
+
+def _listed(directory: SelectedDirectory, fs: Fs, partition: TopicPartition) -> LogListing | Exception:
+    try:
+        listing = list_log(partition, directory.path / str(partition), fs)
+        check_segments_are_files(partition, listing.path, fs)
+    except (SedimentError, OSError) as error:
+        return error
+    return listing
 
 
 def _copies(

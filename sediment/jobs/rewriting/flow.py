@@ -15,8 +15,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Generic, TypeVar
 
+from sediment.jobs.process.overlapped import overlapped
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.reporting.stage_timer import LIST
 from sediment.jobs.rewriting.destination import Destination
@@ -35,7 +37,7 @@ class Command(ABC, Generic[Selected, Planned, Report]):
     """What a command decides; it adds to the run's rows the report of each partition that it leaves out."""
 
     @abstractmethod
-    def select(self, directory: SelectedDirectory, partition: TopicPartition) -> Selected | None:
+    def select(self, directory: SelectedDirectory, listing: LogListing) -> Selected | None:
         """Return a partition to rewrite, or None after adding its report.
 
         Raises:
@@ -93,11 +95,21 @@ def _selected(
     destination: Destination[Report],
     directories: Iterable[SelectedDirectory],
 ) -> Iterator[Selected]:
+    def listed(directory: SelectedDirectory, partition: TopicPartition) -> LogListing | Exception:
+        try:
+            with destination.naming(directory):
+                return destination.listing(directory, partition)
+        except (SedimentError, OSError) as error:
+            return error
+
     for directory in directories:
-        for partition in directory.partitions:
+        listings = overlapped(partial(listed, directory), directory.partitions)
+        for partition, listing in zip(directory.partitions, listings, strict=True):
             try:
+                if isinstance(listing, Exception):
+                    raise listing
                 with destination.naming(directory):
-                    found = command.select(directory, partition)
+                    found = command.select(directory, listing)
             except (SedimentError, OSError) as error:
                 run.add(command.unlisted(directory, partition, *describe(error)))
                 continue

@@ -102,9 +102,8 @@ class SegmentRewriting(Command[SelectedPartition, PlannedPartition, Rewritten], 
         """
 
     # ----------------------------------------------------------------------------------------------------- selection
-    def select(self, directory: SelectedDirectory, partition: TopicPartition) -> SelectedPartition | None:
-        run, destination = self._run, self._destination
-        listing = destination.listing(directory, partition)
+    def select(self, directory: SelectedDirectory, listing: LogListing) -> SelectedPartition | None:
+        run, destination, partition = self._run, self._destination, listing.partition
         if partition.topic in INTERNAL_TOPICS and not run.options.selection.names_topic(partition.topic):
             reason = f"internal topics are skipped by default; to change this one, give --partition {partition}"
             self._leave(listed(listing, SKIPPED, INTERNAL_TOPIC, reason))
