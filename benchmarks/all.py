@@ -28,6 +28,7 @@ from benchmarks.reporting.comparisons import Comparisons, fill_page_of_commands
 from benchmarks.reporting.pages import fill_page
 from benchmarks.reporting.race_results import Results, fill_page_of_race
 from benchmarks.reporting.serve_results import BAR_MISSED, ServeResults, fill_page_of_serve
+from benchmarks.reporting.speed_chart import draw
 
 FREE_BYTES = 16 * GIGABYTE
 _QUICK_FREE_BYTES = GIGABYTE
@@ -120,6 +121,7 @@ def main() -> None:
         run(steps(results, is_quick=given.quick), scratch)
         if not given.quick:
             write_page(PAGE, results, tree)
+            draw()
 
 
 if __name__ == "__main__":

@@ -41,6 +41,7 @@ from rich.console import Console
 from benchmarks.generate import Shape, write_partition
 from benchmarks.options import NOW_MS, command_options
 from benchmarks.reporting.race_results import Outcome, Results, fill_page_of_race, terminal_table
+from benchmarks.reporting.speed_chart import draw
 from sediment.jobs.cleaning.options import CompactOptions
 from sediment.jobs.compact import compact
 from sediment.jobs.reporting.run_report import CompactionRunReport
@@ -355,6 +356,7 @@ def main() -> None:
     given = parser.parse_args()
     if given.report:
         fill_page_of_race(PAGE, Results.read(given.results or RESULTS))
+        draw()
         return
     wanted = given.course or (QUICK if given.quick else [course.name for course in COURSES])
     scale = given.scale * (_QUICK_SCALE if given.quick else 1)

@@ -81,7 +81,7 @@ def record(table: Table, row: Row, names: Sequence[str]) -> None:
 
 def could_not_run(table: Table, row: Row, names: Sequence[str]) -> None:
     """Record that this machine lacks what `row` needs, as `row.seen` says, unless a machine that has it ran the row."""
-    if row.name not in {old.name for old in table.rows()}:
+    if row.name not in {old.name for old in table.rows() if old.seen in (PASSED, FAILED)}:
         record(table, row, names)
 
 
