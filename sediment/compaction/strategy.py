@@ -1,7 +1,8 @@
 """The choice between two strategies for a partition, with a reason.
 
     whole    one task sweeps the partition; nothing is shuffled, and the task's map contains every key
-    split    several tasks sweep the partition's splits twice, and exchange hashes; their memory is bounded
+    split    several tasks sweep the partition's splits twice, and exchange hashes; their maps are bounded, which also
+             serves a partition whose segments become one, and which is therefore a single split
 
 If whole keys are compared, the partition is always cleaned whole, because splits exchange hashes, never keys.
 
@@ -70,8 +71,6 @@ def choose_strategy(plan: CleaningPlan, resources: Resources, estimate: Callable
         return StrategyChoice(Strategy.WHOLE, "one task must fill a bounded offset map in log order")
     if resources.asked is not None:
         return StrategyChoice(resources.asked, "as requested")
-    if len(plan.groups) < 2:
-        return StrategyChoice(Strategy.WHOLE, f"one task sweeps {log_bytes} bytes, which become one segment")
     if resources.key_equality is KeyEquality.EXACT:
         return _whole_keys(log_bytes, resources, estimate)
     if log_bytes // _LEAST_RECORD_BYTES * MAPPED_KEY_BYTES > resources.task_memory_bytes:
@@ -82,6 +81,8 @@ def choose_strategy(plan: CleaningPlan, resources: Resources, estimate: Callable
                 f"the map of about {found} keys takes {found * MAPPED_KEY_BYTES} bytes, but a task may use "
                 f"{resources.task_memory()}",
             )
+    if len(plan.groups) < 2:
+        return StrategyChoice(Strategy.WHOLE, f"one task sweeps {log_bytes} bytes, which become one segment")
     if resources.slots > 1 and log_bytes >= SPLIT_FROM_BYTES and log_bytes * resources.slots > 2 * resources.all_bytes:
         return StrategyChoice(
             Strategy.SPLIT,

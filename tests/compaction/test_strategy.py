@@ -53,17 +53,21 @@ def test_what_was_asked_for_is_done(small, asked):
     assert choose_strategy(sized(small, 1, 1), replace(ALONE, asked=asked), not_asked).strategy is asked
 
 
-def test_a_bounded_map_and_a_single_group_are_for_one_task(small):
+def test_a_bounded_map_is_for_one_task(small):
     bounded = replace(small, config=replace(small.config, dedupe_buffer_bytes=2400))
     asked = replace(ALONE, asked=Strategy.SPLIT)
     assert choose_strategy(sized(bounded, GIB, GIB), asked, not_asked).strategy is Strategy.WHOLE
-    little = replace(ALONE, task_memory_bytes=1)
-    assert choose_strategy(sized(small, 9 * GIB), little, not_asked).strategy is Strategy.WHOLE
 
 
-def test_keys_that_do_not_fit_a_tasks_memory_are_split(small):
+def test_segments_that_become_one_do_not_occupy_several_slots(small):
+    dominant = replace(ALONE, slots=4, all_bytes=1)
+    assert choose_strategy(sized(small, 9 * GIB), dominant, not_asked).strategy is Strategy.WHOLE
+
+
+@pytest.mark.parametrize("group_bytes", [(GIB,), (GIB, GIB)])
+def test_keys_that_do_not_fit_a_tasks_memory_are_split(small, group_bytes):
     there = replace(ALONE, task_memory_bytes=GIB)
-    plan = sized(small, GIB, GIB)
+    plan = sized(small, *group_bytes)
     assert choose_strategy(plan, there, keys(GIB // 48)).strategy is Strategy.WHOLE
     choice = choose_strategy(plan, there, keys(GIB // 48 + 1))
     assert choice.strategy is Strategy.SPLIT
@@ -81,9 +85,10 @@ def test_a_partition_that_would_keep_one_slot_busy_alone_is_split(small):
     assert choose_strategy(below, replace(dominant, all_bytes=SPLIT_FROM_BYTES), not_asked).strategy is Strategy.WHOLE
 
 
-def test_whole_keys_are_compared_by_one_task_or_not_at_all(small):
+@pytest.mark.parametrize("group_bytes", [(SPLIT_FROM_BYTES,), (SPLIT_FROM_BYTES, SPLIT_FROM_BYTES)])
+def test_whole_keys_are_compared_by_one_task_or_not_at_all(small, group_bytes):
     exact = replace(ALONE, key_equality=KeyEquality.EXACT, slots=8, all_bytes=1)
-    plan = sized(small, SPLIT_FROM_BYTES, SPLIT_FROM_BYTES)
+    plan = sized(small, *group_bytes)
     assert choose_strategy(plan, exact, not_asked).strategy is Strategy.WHOLE
     tight = replace(exact, task_memory_bytes=1000 * 120 + 5000)
     assert choose_strategy(plan, tight, keys(1000, 5000)).strategy is Strategy.WHOLE

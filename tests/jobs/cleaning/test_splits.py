@@ -49,23 +49,30 @@ def test_random_logs_come_out_with_the_bytes_of_the_whole(tmp_path):
     assert {report["strategy"] for report in reports.values()} == {"split"}
 
 
-def test_keys_that_do_not_fit_the_memory_of_a_task_are_split_and_the_plan_says_why(tmp_path):
+@pytest.mark.parametrize(("segment_bytes", "little_bytes"), [(4_000_000, 30_000_000), (1 << 30, 60_000_000)])
+def test_keys_that_do_not_fit_the_memory_of_a_task_are_split_and_the_plan_says_why(
+    tmp_path, segment_bytes, little_bytes
+):
     log_dir = tmp_path / "logs"
     shape = Shape(total_bytes=40_000_000, keys=10_000_000, value_bytes=1, segment_bytes=4_000_000)
     records = write_partition(log_dir / "t-0", shape)
     (log_dir / ".kafka_cleanshutdown").touch()
 
     def run(command, memory_bytes, *options):
-        keys = (f"sediment.task.memory.bytes={memory_bytes}", "segment.bytes=4000000", "cleanup.policy=compact")
+        keys = (
+            f"sediment.task.memory.bytes={memory_bytes}",
+            f"segment.bytes={segment_bytes}",
+            "cleanup.policy=compact",
+        )
         outcome = sediment(command, log_dir, "--force", "--json", *options, *(f"--set={key}" for key in keys))
         return outcome.partitions()["t-0"]
 
     assert run("plan", 1_000_000_000)["strategy"] == "whole"
-    planned = run("plan", 30_000_000)
+    planned = run("plan", little_bytes)
     assert planned["strategy"] == "split"
     assert "keys takes" in planned["strategy_reason"]
-    assert run("compact", 30_000_000, "--strategy=whole")["reason_code"] == "memory-budget"
-    cleaned = run("compact", 30_000_000)
+    assert run("compact", little_bytes, "--strategy=whole")["reason_code"] == "memory-budget"
+    cleaned = run("compact", little_bytes)
     assert (cleaned["status"], cleaned["strategy"]) == ("compacted", "split")
     assert 0.9 * records < cleaned["messages_written"] < records
 
