@@ -440,6 +440,7 @@ def test_every_command_ends_with_one_sentence_whenever_the_signal_comes(
 ) -> None:
     make_log_dir(tmp_path / "after", {f"plain-{number}": log_dir / f"plain-{number}" for number in range(4)})
     assert sediment("expire", log_dir, "--dry-run", f"--ledger={tmp_path}/ledger").status == 0
+    (tmp_path / "keys").touch(0o600)
     (tmp_path / "keys").write_text("a\n")
     given = [text.replace("LOGS", str(log_dir)).replace("TMP", str(tmp_path)) for text in _EVERY[command]]
     takes_settings = given[0] in ("plan", "compact", "expire", "verify", "recover")
