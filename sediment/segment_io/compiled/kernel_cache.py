@@ -30,7 +30,9 @@ class KernelCache(caching.FunctionCache):
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
-            loaded = super().load_overload(sig, target_context)
+            # numba's own method first installs every function that numba can compile; only a compilation needs them,
+            # and does so itself.
+            loaded = self._load_overload(sig, target_context)
         except Exception:  # a file that cannot be read, or was torn when the machine stopped
             with contextlib.suppress(OSError):
                 self.flush()

@@ -34,10 +34,10 @@ def test_every_constant_that_a_kernel_can_use_is_in_the_digest_of_the_cache():
     known = {source.stem for source in files}
     expected = {"record_decoder", "batch_rebuild", "layout", "jit", "memory", "sweep", "record_retention", "offset_map"}
     assert expected <= known
-    # No kernel sees the buffer sizes of `reader`, `padding` and `huge_pages`, the levels of `batch_codecs`, the limits
-    # of `batch_payloads`, the names in `native`, the advice in `errors`, or the constants in `units`.
+    # No kernel sees the buffer sizes of `reader`, `padding` and `huge_pages`, the limits of `batch_payloads`, the
+    # names in `native`, the advice in `errors`, or the constants in `units`.
     taken = {module.rpartition(".")[2] for source in files for module in _imported_constants(source)}
-    unseen = {"reader", "padding", "huge_pages", "batch_codecs", "batch_payloads", "native", "errors", "units"}
+    unseen = {"reader", "padding", "huge_pages", "batch_payloads", "native", "errors", "units"}
     assert taken - unseen <= known
 
 
@@ -204,6 +204,15 @@ def test_a_cache_made_without_a_umask_is_private_and_is_used_again(tmp_path: Pat
     assert hits == ["0", "1"]
     for place in (tmp_path / "home" / ".cache").rglob("*"):
         assert not place.stat().st_mode & 0o022, place
+
+
+def test_a_process_that_compiles_nothing_does_not_load_what_a_compilation_needs(tmp_path: Path):
+    program = [sys.executable, "-c", f"{_PROGRAM}\nprint('numba.np.arraymath' in sys.modules)"]
+    loaded = [
+        subprocess.run(program, env=_environment(tmp_path), cwd=tmp_path, capture_output=True, text=True, check=True)
+        for _ in range(2)
+    ]
+    assert [each.stdout.split()[1:] for each in loaded] == [["0", "1", "True"], ["1", "0", "False"]]
 
 
 def test_the_log_announces_only_the_first_compilation_on_a_machine(tmp_path: Path):
