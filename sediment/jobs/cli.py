@@ -106,6 +106,7 @@ class _Commands(CommandGroup):
                 # Otherwise the interpreter would print a traceback after a late Ctrl-C.
                 for number in (signal.SIGINT, signal.SIGTERM):
                     signal.signal(number, signal.SIG_DFL)
+                gc.freeze()  # otherwise the interpreter would look for garbage among all objects before it ends
 
     def make_context(self, *given: Any, **more: Any) -> click.Context:
         with _one_line_if_stopped():
