@@ -18,14 +18,16 @@ from dataclasses import dataclass, replace
 from sediment.segment_io.errors import CorruptBatchError, SedimentError, UsageError
 from sediment.segment_io.format import batch_builder
 from sediment.segment_io.format.batch_builder import BatchHead, NewRecord, RecordContent
-from sediment.segment_io.format.compression.batch_codecs import GZIP_LEVELS, LZ4_LEVELS, ZSTD_LEVELS
 from sediment.segment_io.format.control_records import marker_key_value
 from sediment.segment_io.format.layout import (
     CODEC_NAMES,
+    GZIP_LEVELS,
     INT32_MAX,
     INT64_MAX,
+    LZ4_LEVELS,
     NO_LEADER_EPOCH,
     NO_SEQUENCE,
+    ZSTD_LEVELS,
 )
 from sediment.segment_io.segment.fetched_batches import (
     AbortedTransaction,

@@ -35,8 +35,7 @@ from sediment.engine.value_ranges import (
 )
 from sediment.retention.policy import RetentionConfig
 from sediment.segment_io.errors import SettingsError
-from sediment.segment_io.format.compression.batch_codecs import GZIP_LEVELS, LZ4_LEVELS, ZSTD_LEVELS
-from sediment.segment_io.format.layout import INT32_MAX, INT64_MAX
+from sediment.segment_io.format.layout import GZIP_LEVELS, INT32_MAX, INT64_MAX, LZ4_LEVELS, ZSTD_LEVELS
 
 _POLICIES = OneOf(("compact", "delete"), several=True)
 COMPACTION_RANGES: dict[str, Range] = {

@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING
 from sediment.compaction.config import CompactionConfig
 from sediment.compaction.prepared_swap import CleanedGroup
 from sediment.segment_io.errors import UsageError
-from sediment.segment_io.format.compression.batch_codecs import GZIP_LEVELS, LZ4_LEVELS, ZSTD_LEVELS
 from sediment.segment_io.format.layout import (
     BATCH_HEADER_BYTES,
     CODEC_GZIP,
     CODEC_LZ4,
     CODEC_NAMES,
     CODEC_ZSTD,
+    GZIP_LEVELS,
     INT64_MAX,
+    LZ4_LEVELS,
+    ZSTD_LEVELS,
 )
 from sediment.segment_io.format.names import TopicPartition
 from sediment.segment_io.partition.listing import SegmentRef

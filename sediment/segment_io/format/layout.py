@@ -73,6 +73,12 @@ LZ4_FRAME_HEADER = bytes.fromhex("04224d18604082")
 LZ4_BLOCK_BYTES = 64 << 10
 LZ4_STORED = 1 << 31  # bit in a block's length that marks an uncompressed block
 CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
+GZIP_LEVEL = 6  # deflate's default, which is Kafka's level -1
+LZ4_LEVEL = 9  # Kafka's level for the fast compressor; other levels select the high compressor
+ZSTD_LEVEL = 3
+GZIP_LEVELS = range(1, 10)  # the values of Kafka's `compression.gzip.level`, except -1, which means the default
+LZ4_LEVELS = range(1, 18)
+ZSTD_LEVELS = range(-131_072, 23)
 
 NO_TIMESTAMP = -1
 NO_PRODUCER_ID = -1

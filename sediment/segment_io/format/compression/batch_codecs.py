@@ -43,17 +43,14 @@ from sediment.segment_io.format.layout import (
     CODEC_NONE,
     CODEC_SNAPPY,
     CODEC_ZSTD,
+    GZIP_LEVEL,
     LZ4_BLOCK_BYTES,
     LZ4_FRAME_HEADER,
+    LZ4_LEVEL,
     LZ4_STORED,
+    ZSTD_LEVEL,
 )
 
-GZIP_LEVEL = 6  # deflate's default, which is Kafka's level -1
-LZ4_LEVEL = 9  # Kafka's level for the fast compressor; other levels select the high compressor
-ZSTD_LEVEL = 3
-GZIP_LEVELS = range(1, 10)  # the values of Kafka's `compression.gzip.level`, except -1, which means the default
-LZ4_LEVELS = range(1, 18)
-ZSTD_LEVELS = range(-131_072, 23)
 SNAPPY_BLOCK_BYTES = 32 << 10
 
 

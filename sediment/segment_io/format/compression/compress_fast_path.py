@@ -17,14 +17,16 @@ import numpy as np
 from sediment.segment_io.compiled.jit import kernel
 from sediment.segment_io.compiled.memory import call_for_int, call_for_size, copy_bytes, store_i8
 from sediment.segment_io.compiled.native import LIBDEFLATE, LZ4, ZSTD, Tools, address_of, take_tool
-from sediment.segment_io.format.compression.batch_codecs import GZIP_LEVEL, LZ4_LEVEL, ZSTD_LEVEL
 from sediment.segment_io.format.layout import (
     CODEC_GZIP,
     CODEC_LZ4,
     CODEC_ZSTD,
+    GZIP_LEVEL,
     LZ4_BLOCK_BYTES,
     LZ4_FRAME_HEADER,
+    LZ4_LEVEL,
     LZ4_STORED,
+    ZSTD_LEVEL,
 )
 
 NOT_COMPRESSED = -1
