@@ -16,7 +16,7 @@ import pytest
 from pyspark import SparkContext
 
 from sediment.jobs.spark import session
-from sediment.jobs.spark.session import _not_started, spark_settings
+from sediment.jobs.spark.session import QUICK_JVM, _launcher_options, _not_started, spark_settings
 from sediment.segment_io.compiled.kernel_folder import CACHE_VARIABLE
 from tests.segments import batch_bytes, write_segment
 from tests.waiting import LIMIT_SECONDS
@@ -316,3 +316,20 @@ def test_runs_in_several_threads_share_one_context_until_the_last_has_ended(monk
         for each in [pool.submit(run) for _ in range(3)]:
             each.result()
     assert stopped == started and len(started) == 1
+
+
+def test_the_launcher_of_spark_is_found_first_unless_the_shell_would_change_its_path(tmp_path: Path):
+    plain, odd = tmp_path / "jars", tmp_path / "my jars"
+    for jars in (plain, odd):
+        jars.mkdir()
+        assert _launcher_options(jars) == QUICK_JVM
+        (jars / "spark-launcher_2.13-4.2.0.jar").touch()
+    assert _launcher_options(plain) == f"{QUICK_JVM} -Xbootclasspath/a:{plain}/spark-launcher_2.13-4.2.0.jar"
+    assert _launcher_options(odd) == QUICK_JVM
+
+
+def test_before_spark_starts_a_run_loads_nothing_that_it_can_load_meanwhile():
+    slow = ("numpy", "numba", "pandas", "pyarrow", "pyspark")
+    code = f"import sys, sediment.jobs.compact; print([name for name in {slow!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
