@@ -234,6 +234,11 @@ class Fs:
                         raise
         return sorted(entries, key=lambda entry: entry.name)
 
+    def file_names(self, directory: Path) -> list[str]:
+        """Return the sorted names of regular files and of links to them; unlike `scan`, ask for no file's status."""
+        with os.scandir(directory) as found:
+            return sorted(item.name for item in found if _is_regular(item))
+
     def special_files(self, directory: Path) -> list[str]:
         """Return the names of what is neither a file nor a directory, dangling links among them, sorted."""
         with os.scandir(directory) as found:
@@ -778,6 +783,15 @@ def _write_all(descriptor: int, content: memoryview) -> int:
         with content[written:] as rest:
             written += os.write(descriptor, rest)
     return written
+
+
+def _is_regular(item: os.DirEntry[str]) -> bool:
+    try:
+        return item.is_file()
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        return False
 
 
 def _is_special(item: os.DirEntry[str]) -> bool:

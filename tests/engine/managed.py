@@ -239,6 +239,10 @@ class FailingFs(Fs):
         self._check(directory)
         return super().scan(directory)
 
+    def file_names(self, directory: Path) -> list[str]:
+        self._check(directory)
+        return super().file_names(directory)
+
     def _check(self, path: Path) -> None:
         if any(path.is_relative_to(broken) for broken in self.broken):
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
@@ -290,6 +294,10 @@ class ShortFs(Fs):
     def scan(self, directory: Path) -> list[FileEntry]:
         self._check(directory)
         return super().scan(directory)
+
+    def file_names(self, directory: Path) -> list[str]:
+        self._check(directory)
+        return super().file_names(directory)
 
     def read_bytes(self, path: Path) -> bytes:
         self._check(path)

@@ -223,3 +223,15 @@ def test_long_runs_of_zeros_become_holes(tmp_path: Path, chunks: list[bytes], da
             (tmp_path / "f").unlink()
     Fs().write_over(tmp_path / "f", [b"z"])
     assert ((tmp_path / "f").read_bytes(), (tmp_path / "f").stat().st_mode & 0o777) == (b"z", 0o600)
+
+
+def test_the_names_of_files_are_those_of_a_scan(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "link-to-folder").symlink_to("folder")
+    (tmp_path / "dangling").symlink_to("missing")
+    (tmp_path / "loop").symlink_to("loop")
+    os.mkfifo(tmp_path / "pipe")
+    names = Fs().file_names(tmp_path)
+    assert names == ["file", "link"] == [entry.name for entry in Fs().scan(tmp_path) if entry.is_file]

@@ -251,7 +251,7 @@ def losses_in_files(listing: LogListing, known: KnownOfLog, fs: Fs, *, most_byte
     """Offsets that occur twice inside a segment are found only in a log of at most `most_bytes_read`."""
     path = listing.path
     ends = [SegmentEnd(segment.base_offset, find_segment_end(path, segment, fs)[0]) for segment in listing.segments]
-    orphans = orphans_of(entry.name for entry in fs.scan(path) if entry.is_file)
+    orphans = orphans_of(fs.file_names(path))
     holes, warnings = missing_between(ends, known, orphans, partial(records_were_removed, path, fs=fs))
     end = missing_at_end(ends, known, orphans)
     repeated = [*repeated_between(ends)]

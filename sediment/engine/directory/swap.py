@@ -368,7 +368,7 @@ def discard_parts(
     the parts of other runs safely: its caller holds the lock and has started no task.
     """
     tag = f"{run_id}-" if attempt is None else f"{run_id}-{attempt}{PART_SUFFIX}"
-    names = [entry.name for entry in fs.scan(directory) if is_part_file(entry.name)]
+    names = [name for name in fs.file_names(directory) if is_part_file(name)]
     ours = [name for name in names if name.split(".", 2)[2].startswith(tag) and name not in keep]
     for name in ours:
         fs.unlink(directory / name, missing_ok=True)

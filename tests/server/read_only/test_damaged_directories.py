@@ -54,6 +54,10 @@ class UnreadableFs(Fs):
         self._check(directory)
         return super().scan(directory)
 
+    def file_names(self, directory: Path) -> list[str]:
+        self._check(directory)
+        return super().file_names(directory)
+
 
 def as_directory(path: Path) -> Fs:
     path.unlink(missing_ok=True)

@@ -81,7 +81,7 @@ def finish_interrupted(directory: Path, fs: Fs, *, restored: Collection[str] = (
 
     Source: kafka-log 05 §2 passes 1 to 3, orphan indexes of pass 4, §7.1.
     """
-    names = [entry.name for entry in fs.scan(directory) if entry.is_file]
+    names = fs.file_names(directory)
     deleted = [name for name in names if _is_deleted(name)]
     parts = [name for name in names if is_part_file(name)]
     cleaned = [name for name in names if name.endswith(CLEANED_SUFFIX)]
