@@ -19,7 +19,7 @@ from sediment.segment_io.compiled.status import INCOMPLETE, ROWS_FULL
 from sediment.segment_io.errors import RESTORE_OR_LEAVE_OUT, CorruptBatchError, SourceChangedError
 from sediment.segment_io.format import batch_headers
 from sediment.segment_io.format.batch_headers import BATCH_ROW
-from sediment.segment_io.format.layout import BASE_OFFSET, LOG_OVERHEAD_BYTES
+from sediment.segment_io.format.layout import BASE_OFFSET, LEGACY_MIN_ENTRY_BYTES, LOG_OVERHEAD_BYTES
 from sediment.segment_io.fs import Fs, ReadableFile
 
 CHUNK_BYTES = 1 << 20
@@ -138,7 +138,8 @@ class HeaderScan:
     def _walk(self, source: int | ReadableFile, size_bytes: int) -> Iterator[BatchSpan]:
         buffer = unfilled_buffer(min(self._chunk_bytes, max(size_bytes, LOG_OVERHEAD_BYTES)))
         is_used = False
-        rows = np.zeros(ROWS_PER_TABLE, dtype=BATCH_ROW)
+        most_rows = max(size_bytes - self.end_position, 0) // LEGACY_MIN_ENTRY_BYTES + 1
+        rows = np.zeros(min(ROWS_PER_TABLE, most_rows), dtype=BATCH_ROW)
         while self.end_position < size_bytes:
             if is_used and not self._reuses_buffer:
                 buffer = unfilled_buffer(buffer.size - PADDING_BYTES)
