@@ -158,6 +158,11 @@ def processor_seconds() -> float:
     return total
 
 
+def environment_of_installed() -> dict[str, str]:
+    """Return the environment of a command; it keeps the bytecode of its modules, which an installed package has."""
+    return {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+
+
 def children_seconds() -> float:
     """Return the CPU time of the ended processes that this process started."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -39,6 +39,7 @@ import psutil
 from rich.console import Console
 
 from benchmarks.generate import Shape, write_partition
+from benchmarks.measure import environment_of_installed
 from benchmarks.options import NOW_MS, command_options
 from benchmarks.reporting.race_results import Outcome, Results, fill_page_of_race, terminal_table
 from benchmarks.reporting.speed_chart import draw
@@ -264,10 +265,8 @@ class Race:
     def _cold(self, course: Course, directories: Sequence[Path]) -> list[Outcome]:
         """Time one process per run; Sediment without and with the archive of `sediment setup warm-up`."""
         kernels = os.environ.get(CACHE_VARIABLE) or str(platformdirs.user_cache_path("sediment"))
-        # Python's bytecode is kept, as for an installed package.
-        inherited = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
         bare, archived = (
-            {**inherited, CACHE_VARIABLE: kernels, "XDG_CACHE_HOME": str(self._scratch / folder)}
+            {**environment_of_installed(), CACHE_VARIABLE: kernels, "XDG_CACHE_HOME": str(self._scratch / folder)}
             for folder in ("bare-cache", "archive-cache")
         )
         command = [sys.executable, "-m", "sediment.jobs.cli", "setup", "warm-up"]

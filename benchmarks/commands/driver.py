@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.commands.timing import timed
 from benchmarks.generate import write_partition
-from benchmarks.measure import children_seconds
+from benchmarks.measure import children_seconds, environment_of_installed
 from benchmarks.options import NOW_MS
 from benchmarks.partitions import make
 from benchmarks.race import copied, records, time_limit
@@ -102,4 +102,5 @@ def _command(*arguments: object) -> str:
 
 def _python(*arguments: object) -> str:
     command: Sequence[str] = [sys.executable, *map(str, arguments)]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    environment = environment_of_installed()
+    return subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout

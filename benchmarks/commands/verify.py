@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.commands.timing import timed
-from benchmarks.measure import SLOTS, children_seconds
+from benchmarks.measure import SLOTS, children_seconds, environment_of_installed
 from benchmarks.options import NOW_MS, command_options
 from benchmarks.race import CONFIGS, Course, linked_copy, make_course, records
 from benchmarks.reporting.comparisons import Comparison
@@ -93,4 +93,4 @@ def _verify(before: Path, after: Path) -> None:
 def _process(*arguments: object) -> None:
     sets = [f"--set={each}" for each in _SETS]
     command = [sys.executable, "-m", "sediment.jobs.cli", *map(str, arguments), f"--now-ms={NOW_MS}", "--json", *sets]
-    subprocess.run(command, check=True, capture_output=True)
+    subprocess.run(command, check=True, capture_output=True, env=environment_of_installed())
