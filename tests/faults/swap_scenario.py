@@ -180,8 +180,8 @@ def _base_of(name: str) -> int:
 
 
 # ------------------------------------------------------------------------------------------------------------- the work
-def prepare(directory: Path, groups: Sequence[Group], fs: Fs) -> PreparedSwap:
-    """Write and sync the parts of `groups` as tasks do; the other segments are skipped.
+def prepare(directory: Path, groups: Sequence[Group], fs: Fs, *, synced: bool = True) -> PreparedSwap:
+    """Write the parts of `groups` as tasks do, by default synced; the other segments are skipped.
 
     The active segment is in no group.
     """
@@ -198,7 +198,8 @@ def prepare(directory: Path, groups: Sequence[Group], fs: Fs) -> PreparedSwap:
                     continue
                 part_name = part_file_name(base, kind, Attempt("run", "1"))
                 fs.write_new(directory / part_name, [group.new[name]])
-                fs.sync_file(directory / part_name)
+                if synced:
+                    fs.sync_file(directory / part_name)
                 files.append(PartFile(part_name, name, len(group.new[name])))
             parts.append(PartSegment(base, tuple(files)))
         cleaned.append(CleanedGroup(tuple(segments[base] for base in group.bases), tuple(parts), CleanStats()))

@@ -199,6 +199,17 @@ def test_a_start_makes_whole_whatever_prefix_of_unsynced_renames_reached_the_dis
     assert committed == set(range(len(given.groups) + 1))
 
 
+def test_parts_that_tasks_left_unsynced_are_durable_before_anything_is_renamed(scenario: tuple[Path, Scenario]):
+    directory, given = scenario
+    starts = Starts(directory, given)
+    commit(prepare(directory, given.groups[:2], FaultyFs()), FaultyFs())
+    half = read_image(directory)
+    for crash in crashes(
+        directory, half, lambda fs: commit(prepare(directory, given.groups[2:], fs, synced=False), fs)
+    ):
+        assert {starts.committed(survivors) for survivors in crash.without_power} <= {2, 3, 4}
+
+
 def test_power_lost_while_repairing_is_repaired_too(scenario: tuple[Path, Scenario]):
     directory, given = scenario
     starts = Starts(directory, given)

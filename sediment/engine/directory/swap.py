@@ -60,10 +60,9 @@ def commit(
 ) -> bool:
     """Replace the source segments of each group by its parts; the directory's lock must be held.
 
-    The content of the parts is durable (`prepared_swap`), and their names are made durable first.  For each group,
-    `before_group` is called; like `DirectoryLock.check`, it may raise an error to end the commit.  After this call, the
-    sources are compared with the existing files, and the steps below follow.  `Start` says what the next start does
-    after a crash in that step:
+    All parts are made durable first.  For each group, `before_group` is called; like `DirectoryLock.check`, it may
+    raise an error to end the commit.  After this call, the sources are compared with the existing files, and the steps
+    below follow.  `Start` says what the next start does after a crash in that step:
 
     1. Rename `.part` to `.cleaned`, in ascending order.
        Start: each `.cleaned` is deleted, and the sources are unchanged.  A broker ignores the remaining `.part` files;
@@ -113,7 +112,7 @@ def commit(
     groups = [group for group in swap.groups if group.parts]
     _check_shape(swap.partition, groups)
     _check_listing(swap.partition, directory, groups, fs)
-    fs.sync_directory(directory)
+    _make_durable(swap, fs)
     for group in groups:
         if should_stop is not None and should_stop():
             return False
@@ -161,6 +160,15 @@ def _not_removed(
         path=str(directory),
         advice="no record is lost; remove the cause, and the next run, or a broker's start, removes these files",
     )
+
+
+def _make_durable(swap: PreparedSwap, fs: Fs) -> None:
+    # If a sync fails, it may have dropped dirty pages, but a second sync could still succeed. So the commit must end at
+    # the first failure.
+    directory = Path(swap.directory)
+    for part in swap.parts():
+        fs.sync_file(directory / part.part_name)
+    fs.sync_directory(directory)
 
 
 def _replace(directory: Path, group: CleanedGroup, fs: Fs) -> list[str]:
@@ -320,7 +328,7 @@ def insert(
     """Insert prepared segments before the first segment of a log, or after its last one.
 
     Pass segments before the first one in descending order, and segments after the last one in ascending order, so that
-    a crash leaves no gap. The directory's lock must be held. The content of the parts is durable. For each segment,
+    a crash leaves no gap. The directory's lock must be held. All parts are made durable first. For each segment,
     `before_segment` is called; it may raise an error to end the insertion. These steps follow:
 
     1. The indexes get their final names.
@@ -334,6 +342,8 @@ def insert(
     Source: kafka-log 05 §2 pass 4 (orphans).
     """
     wanted = list(segments)
+    for part in (part for segment in wanted for part in segment.files):
+        fs.sync_file(directory / part.part_name)
     if wanted:
         fs.sync_directory(directory)
     for segment in wanted:

@@ -225,7 +225,6 @@ def _prepare_file(
             path=str(source),
             advice="let no other program write to the originals, and run again",
         )
-    fs.sync_file(part)
     return PartFile(part.name, each.file.name, each.file.size_bytes)
 
 
@@ -255,6 +254,7 @@ def _settle_snapshots(restore: PartitionRestore, parts: Iterable[PartFile], fs: 
     remove_deleted(directory, names, fs)
     prepared = list(parts)
     for part in prepared:
+        fs.sync_file(directory / part.part_name)
         fs.rename(directory / part.part_name, directory / part.final_name)
     if prepared:
         fs.sync_directory(directory)
