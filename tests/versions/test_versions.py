@@ -26,7 +26,7 @@ from tests.versions.looks import Look, Record, assert_same_latest
 from tests.versions.node import Node, running
 from tests.versions.outcomes import note_outcomes
 from tests.versions.releases import RELEASES, Release
-from tests.versions.workload import GROUPS, KEPT_MS, Topic, create_topics, topics_of, write
+from tests.versions.workload import DELETE_RETENTION_MS, GROUPS, KEPT_MS, Topic, create_topics, topics_of, write
 
 pytestmark = [pytest.mark.versions, pytest.mark.timeout(1800)]
 
@@ -97,6 +97,13 @@ def compacted(rows: Mapping[str, Mapping[str, Any]]) -> set[str]:
     }
 
 
+def delete_horizons(partition: Path) -> list[int]:
+    outcome = sediment("dump", partition, "--what", "batches", "--json", "--limit", "0", "--columns", "deleteHorizon")
+    assert outcome.status == 0, outcome.stderr
+    found = (json.loads(line)["deleteHorizon"] for line in outcome.stdout.splitlines())
+    return [horizon for horizon in found if horizon is not None]
+
+
 def divided(records: tuple[Record, ...]) -> tuple[list[Record], list[Record]]:
     """Return the records of the erased key, and the others."""
     key = b64encode(ERASED_KEY.encode()).decode()
@@ -148,6 +155,10 @@ def test_the_release_starts_on_a_compacted_directory(written: Written, copy: Nod
     for before, after in zip(whole.log_dirs, copy.log_dirs, strict=True):
         verified = sediment("verify", before, after, *settings_of(copy), "--json")
         assert verified.status == 0, verified.stdout + verified.stderr
+    if written.release.has_dynamic_broker_configs:
+        horizons_ms = delete_horizons(copy.partition("plain-0"))
+        assert horizons_ms
+        assert max(horizons_ms) <= time.time() * 1000 + DELETE_RETENTION_MS
     with running(copy):
         assert_same_latest(written.before, written.look(copy))
         write(copy, 4)

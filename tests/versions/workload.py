@@ -10,6 +10,9 @@ from tests.versions.releases import Release
 
 COMPACT, DELETE, BOTH = "compact", "delete", "compact,delete"
 KEPT_MS = 7 * 24 * 3600 * 1000
+DELETE_RETENTION_MS = 5000
+"""The dynamic config of all brokers; a topic's default is a day."""
+
 GROUPS = ("readers", "auditors")
 _AGO_MS = 6 * 3600 * 1000
 # Records are a minute apart, so a segment gets about twenty of them.
@@ -72,7 +75,10 @@ def create_topics(node: Node) -> None:
         ),
     )
     if node.release.has_dynamic_broker_configs:
-        altered = ("TOPIC|events|max.message.bytes=2000000", "BROKER||log.cleaner.delete.retention.ms=5000")
+        altered = (
+            "TOPIC|events|max.message.bytes=2000000",
+            f"BROKER||log.cleaner.delete.retention.ms={DELETE_RETENTION_MS}",
+        )
         node.client(*altered, main="AlterConfigs")
 
 

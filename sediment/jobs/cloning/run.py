@@ -17,6 +17,7 @@ import threading
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from sediment.engine.clone.clone_directory import CloneDirectory, StartFiles
@@ -67,7 +68,7 @@ from sediment.segment_io.format.names import (
 )
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.internal_topics.coordinator_records import CONSUMER_OFFSETS, TRANSACTION_STATE
-from sediment.segment_io.internal_topics.metadata_log import ALL_BROKERS
+from sediment.segment_io.internal_topics.metadata_log import ALL_BROKERS, read_cluster_metadata
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.stores import Store
 
@@ -301,9 +302,13 @@ class _Cloning:
             directories,
             self._fs,
             metadata_dir=settings.metadata_dir,
-            has_metadata=not all(is_of_zookeeper(self._of_node(each), each.meta) for each in directories),
+            has_metadata=not all(map(self._is_of_zookeeper, directories)),
             topic_configs=None if given is None else given.own,
         )
+
+    def _is_of_zookeeper(self, directory: ClusterDirectory) -> bool:
+        found = partial(read_cluster_metadata, directory.path, self._fs)
+        return is_of_zookeeper(self._of_node(directory), directory.meta, found)
 
     def _of_node(self, directory: ClusterDirectory) -> Settings:
         return self._options.run_settings.of_directory(directory.path, directory.meta)

@@ -21,7 +21,7 @@ Source: docs/reference/commands.md, Settings.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -55,6 +55,11 @@ if TYPE_CHECKING:
 _LOGGER = logging.getLogger(__name__)
 
 _ZOOKEEPER_VERSION = 0  # of meta.properties
+_OF_ZOOKEEPER = "this is a broker of ZooKeeper: a metadata log from a migration may be outdated"
+_IN_MIGRATION = (
+    "the migration from ZooKeeper has not ended, and the log may be outdated if this is still a broker of ZooKeeper; "
+    "give the broker's file with --config"
+)
 _MOST_NAMED = 3
 _STALE = f", and {BOOTSTRAP_FILE} may be older than a broker's changes, because the node was not stopped cleanly"
 
@@ -148,13 +153,13 @@ def _metadata_of(
         _check_cluster(directory, settings.metadata_dir, fs)
     places = tuple(_metadata_places(directory, directories, settings, fs))
     logs = tuple(place for place in places if has_metadata_log(fs, place))
-    # A broker of ZooKeeper has its topics' configs there.  A metadata log in its directory is left from a migration,
-    # and counts only if `--metadata` names it.
-    if settings.metadata_dir is None and is_of_zookeeper(settings, directory.meta):
+    if settings.metadata_dir is None and is_of_zookeeper(settings, directory.meta, lambda: _first(logs, known, fs)):
+        # A broker of ZooKeeper has its topics' configs there.  It writes a metadata log during a migration.
         if logs:
             _LOGGER.warning(
-                "%s is ignored, because this is a broker of ZooKeeper: a metadata log from a migration may be outdated",
+                "%s is ignored, because %s",
                 logs[0] / str(METADATA_PARTITION),
+                _OF_ZOOKEEPER if settings.is_zookeeper else _IN_MIGRATION,
             )
         return None
     # A new clone has no metadata log yet: until a broker starts on it, `bootstrap.checkpoint` contains the configs of
@@ -164,7 +169,11 @@ def _metadata_of(
         return None
     # A metadata log takes precedence even if it is empty, because a controller may have changed the configs after the
     # clone.
-    found = (_metadata(place, known, fs) for place in logs or places)
+    return _first(logs or places, known, fs)
+
+
+def _first(places: Sequence[Path], known: dict[Path, ClusterMetadata | None], fs: Fs) -> ClusterMetadata | None:
+    found = (_metadata(place, known, fs) for place in places)
     return next((metadata for metadata in found if metadata is not None), None)
 
 
@@ -273,14 +282,24 @@ def _read_metadata(log_dir: Path, fs: Fs) -> ClusterMetadata | None:
     return metadata
 
 
-def is_of_zookeeper(settings: Settings, meta: MetaProperties | None) -> bool:
-    # A file of a KRaft node decides alone, because meta.properties keeps its version until the first start with KRaft.
-    return settings.is_zookeeper or (not settings.quorum and meta is not None and meta.version == _ZOOKEEPER_VERSION)
+def is_of_zookeeper(
+    settings: Settings, meta: MetaProperties | None, metadata: Callable[[], ClusterMetadata | None]
+) -> bool:
+    """Return True if the broker of a directory has its topics' configs in ZooKeeper, or may have them there.
+
+    `metadata` reads the metadata log of the node.
+    """
+    if settings.is_zookeeper or settings.quorum or meta is None or meta.version != _ZOOKEEPER_VERSION:
+        return settings.is_zookeeper
+    # A broker that was migrated to KRaft keeps the version.  As long as the migration can be undone, only the file with
+    # which the broker ran last says what it is.
+    found = metadata()
+    return found is None or found.is_in_migration
 
 
 def with_described_configs(settings: Settings, meta: MetaProperties | None) -> Settings:
     node_id = settings.node_id if meta is None or meta.node_id is None else meta.node_id
-    return replace(settings, is_zookeeper=is_of_zookeeper(settings, meta)).of_described_node(node_id)
+    return replace(settings, is_zookeeper=is_of_zookeeper(settings, meta, lambda: None)).of_described_node(node_id)
 
 
 def _with_settings(

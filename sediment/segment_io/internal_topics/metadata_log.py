@@ -82,7 +82,9 @@ _APPLIED = _TRANSACTION_STEPS | {
     "RemoveAccessControlEntryRecord",
     "ClientQuotaRecord",
     "NoOpRecord",
+    "ZkMigrationStateRecord",
 }
+_MIGRATING = frozenset({1, 2})  # MIGRATION and PRE_MIGRATION of Kafka's ZkMigrationState
 KRAFT_VERSION = "kraft.version"
 """The feature whose level is in a control record."""
 
@@ -117,6 +119,7 @@ class ClusterMetadata:
     added since a broker last ran; after a crash, their folders may be missing.  `removed_topic_ids` are the ids of
     topics that `sediment serve` removed since a broker last ran, except topics that were added again.
     `former_topic_ids` are the ids of deleted topics by name, as far as the records since the last snapshot show them.
+    `is_in_migration` is True if the cluster was being migrated from ZooKeeper when the records were written.
     `unreadable_snapshot` is the name of the latest snapshot if an older one, or the log alone, had to replace it.
     """
 
@@ -140,6 +143,7 @@ class ClusterMetadata:
     group_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     client_metrics_configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     former_topic_ids: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    is_in_migration: bool = False
     unreadable_snapshot: str | None = None
 
     @property
@@ -470,6 +474,7 @@ class MetadataImage:
         self._waiting: list[tuple[Any, int]] | None = None
         self._quorum_records: dict[int, bytes] = {}
         self._is_bootstrap = is_bootstrap
+        self._is_in_migration = False
 
     @classmethod
     def of(cls, metadata: ClusterMetadata) -> MetadataImage:
@@ -496,6 +501,7 @@ class MetadataImage:
         image._acls = dict(metadata.acls)
         image._quotas = dict(metadata.quotas)
         image._quorum_records = dict(metadata.quorum_records)
+        image._is_in_migration = metadata.is_in_migration
         return image
 
     def apply(self, record: Any, offset: int) -> None:
@@ -557,6 +563,7 @@ class MetadataImage:
             group_configs=self._of(ResourceType.GROUP),
             client_metrics_configs=self._of(ResourceType.CLIENT_METRICS),
             former_topic_ids=self._former_topic_ids,
+            is_in_migration=self._is_in_migration,
         )
 
     def _of(self, kind: ResourceType) -> dict[str, Mapping[str, str]]:
@@ -599,6 +606,8 @@ class MetadataImage:
             case m.NoOpRecord():
                 if self._is_bootstrap:
                     self._is_of_server = True
+            case m.ZkMigrationStateRecord(zk_migration_state=state):
+                self._is_in_migration = state in _MIGRATING
             case m.FeatureLevelRecord(name=name, feature_level=level):
                 self._features[name] = level
                 if not level:

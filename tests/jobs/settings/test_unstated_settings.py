@@ -9,11 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from sediment.engine.clone.metadata_append import append_records
 from sediment.jobs.settings.cluster_settings import open_directories
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.run_settings import RunSettings
 from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.internal_topics.metadata_log import read_cluster_metadata
+from sediment.segment_io.internal_topics.metadata_records import encode_metadata_record
+from sediment.segment_io.protocol import messages as m
 from tests.archives import unpack
 from tests.jobs.expiring.expired_logs import bases, make_log
 from tests.jobs.log_dirs import Outcome, sediment, tree, write_checkpoint
@@ -22,6 +26,7 @@ from tests.segments import NOW_MS
 KRAFT = Path(__file__).parents[2] / "data" / "kraft"
 OLD_MS = NOW_MS - 30 * 86_400_000
 CLUSTER_ID = "O7nPJMQyQ3aut9kyjnCiVg"
+MIGRATION, PRE_MIGRATION, POST_MIGRATION = 1, 2, 3  # Kafka's ZkMigrationState
 
 
 @pytest.fixture
@@ -382,8 +387,19 @@ def test_messages_for_a_zookeeper_directory_do_not_send_the_user_to_a_metadata_l
         assert "ZooKeeper" in reason and "--metadata" not in reason, reason
 
 
-def test_a_metadata_log_that_is_left_from_a_migration_counts_only_if_it_is_named(first, caplog):
-    (first / "meta.properties").write_text(f"version=0\nbroker.id=7\ncluster.id={CLUSTER_ID}\n")
+def migrate(log_dir: Path, *states: int) -> None:
+    """Make it the directory of a broker that was one of ZooKeeper; the last of `states` is that of the migration."""
+    (log_dir / "meta.properties").write_text(f"version=0\nbroker.id=7\ncluster.id={CLUSTER_ID}\n")
+    for state in states:
+        metadata = read_cluster_metadata(log_dir, Fs())
+        assert metadata is not None
+        record = encode_metadata_record(m.ZkMigrationStateRecord(zk_migration_state=state), 0)
+        append_records(log_dir, [record], metadata, Fs(), now_ms=NOW_MS)
+
+
+@pytest.mark.parametrize("states", [(PRE_MIGRATION,), (PRE_MIGRATION, MIGRATION)])
+def test_a_metadata_log_of_a_migration_that_has_not_ended_counts_only_if_it_is_named(first, caplog, states):
+    migrate(first, *states)
     config = zookeeper_file(first, "delete", identity="broker.id=7\nzookeeper.connect=zk:2181\n")
     for arguments in (("--config", config), (first,)):
         assert set(codes(expire(*arguments)).values()) == {("skipped", "policy-unknown")}
@@ -391,6 +407,31 @@ def test_a_metadata_log_that_is_left_from_a_migration_counts_only_if_it_is_named
         caplog.clear()
     assert codes(expire(first, "--metadata", first))["both-0"] == ("expired", None)
     assert not caplog.messages
+
+
+# A migrated broker keeps version 0 in its meta.properties for ever, and Kafka 4 writes no state of a migration.
+@pytest.mark.parametrize("states", [(), (PRE_MIGRATION, MIGRATION, POST_MIGRATION)])
+def test_the_metadata_log_counts_once_the_migration_has_ended(first, caplog, states):
+    migrate(first, *states)
+    assert codes(expire(first))["both-0"] == ("expired", None)
+    assert not caplog.messages
+
+
+def test_a_clone_of_a_migrated_node_has_the_configs_of_its_metadata_log(first):
+    migrate(first, PRE_MIGRATION, MIGRATION, POST_MIGRATION)
+    clone = first.with_name("clone")
+    outcome = sediment("clone", first, "--to", clone, "--json")
+    assert outcome.status == 0, outcome.stderr + outcome.stdout
+    found = read_cluster_metadata(clone, Fs())
+    assert found is not None
+    assert found.topic_configs["both"]["cleanup.policy"] == "delete,compact"
+
+
+def test_a_migrated_directory_is_one_of_zookeeper_if_the_file_says_so(first, caplog):
+    migrate(first, PRE_MIGRATION, MIGRATION, POST_MIGRATION)
+    config = zookeeper_file(first, "delete", identity="broker.id=7\nzookeeper.connect=zk:2181\n")
+    assert set(codes(expire("--config", config)).values()) == {("skipped", "policy-unknown")}
+    assert "__cluster_metadata-0 is ignored" in caplog.text
 
 
 def test_a_zookeeper_brokers_file_does_not_replace_the_metadata_of_a_kraft_node(first):

@@ -414,3 +414,13 @@ def test_a_brokers_logs_have_no_later_epoch_than_its_metadata(tmp_path):
             entries = read_leader_epochs(Fs(), log_dir / f"{name}-{number}" / "leader-epoch-checkpoint")
             assert entries and 0 <= entries[-1].epoch <= epoch, name
     assert found.leader_epochs.keys() == found.topic_ids.keys()
+
+
+def test_a_migration_from_zookeeper_lasts_until_its_last_state(tmp_path):
+    def state(number):
+        return encode_metadata_record(m.ZkMigrationStateRecord(zk_migration_state=number), 0)
+
+    states = [topic("a"), *map(state, (2, 1, 3))]
+    found = [by_hand(tmp_path / str(count), states[:count]) for count in range(1, 5)]
+    assert [each.is_in_migration for each in found] == [False, True, True, False]
+    assert found[2].with_records([topic("b", 2)]).is_in_migration
