@@ -10,6 +10,9 @@ from tests.versions.releases import RELEASES, Release
 HAS_PASSED = pytest.StashKey[bool]()
 """What the conftest notes on each test."""
 
+_MIGRATION = "migration"
+_NAMES = [*map(str, RELEASES), _MIGRATION]
+
 
 def note_outcomes(request: pytest.FixtureRequest, release: Release) -> None:
     """Record what became of the module's tests of a release, if all of them were run."""
@@ -17,7 +20,13 @@ def note_outcomes(request: pytest.FixtureRequest, release: Release) -> None:
     if {each.originalname for each in items} != {name for name in vars(request.module) if name.startswith("test_")}:
         return
     passed = all(each.stash.get(HAS_PASSED, False) for each in items)
-    record(VERSIONS, row_of(release, PASSED if passed else FAILED), list(map(str, RELEASES)))
+    record(VERSIONS, row_of(release, PASSED if passed else FAILED), _NAMES)
+
+
+def note_migration(release: Release, seen: str) -> None:
+    """Record what became of the cluster that was killed in its migration from ZooKeeper to KRaft."""
+    row = row_of(release, seen)
+    record(VERSIONS, Row(_MIGRATION, {**row.tried, "metadata in": "ZooKeeper, migrated to KRaft"}, seen), _NAMES)
 
 
 def row_of(release: Release, seen: str) -> Row:
