@@ -73,12 +73,11 @@ def check_tree(folder: Path) -> None:
                 status = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
                 continue  # a file of another process that was renamed when it was complete
-            place = Path(entry.path)
             if not (stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode)):
-                raise UnsafePathError(f"{place} is neither a file nor a directory")
-            _check(place, status)
+                raise UnsafePathError(f"{entry.path} is neither a file nor a directory")
+            _check(entry.path, status)
             if stat.S_ISDIR(status.st_mode):
-                check_tree(place)
+                check_tree(Path(entry.path))
 
 
 def safe_folder(path: Path, *, mode: int = 0o700) -> Path:
@@ -156,20 +155,22 @@ def warn_of_readers(file: Path, option: str) -> None:
         _LOGGER.warning("other users can %s the file of %s (%s); run chmod 600 %s", can, option, mode, name)
 
 
-def _check(place: Path, status: os.stat_result, *, is_parent: bool = False) -> None:
+def _check(place: Path | str, status: os.stat_result, *, is_parent: bool = False) -> None:
     user = os.geteuid()
     if status.st_uid not in (_ROOT, user):
         raise UnsafePathError(f"{place} belongs to user {status.st_uid}, but this process runs as user {user}")
     if stat.S_ISLNK(status.st_mode) or (is_parent and status.st_mode & stat.S_ISVTX):
         return
-    mode = f"mode {stat.S_IMODE(status.st_mode):o}"
     if status.st_mode & stat.S_IWOTH:
-        raise UnsafePathError(f"every user can change {place} ({mode})")
-    if status.st_mode & stat.S_IWGRP and not _is_private_group(place, status.st_gid):
-        raise UnsafePathError(f"group {status.st_gid} can change {place} ({mode})")
+        who = "every user"
+    elif status.st_mode & stat.S_IWGRP and not _is_private_group(place, status.st_gid):
+        who = f"group {status.st_gid}"
+    else:
+        return
+    raise UnsafePathError(f"{who} can change {place} (mode {stat.S_IMODE(status.st_mode):o})")
 
 
-def _is_private_group(place: Path, group: int) -> bool:
+def _is_private_group(place: Path | str, group: int) -> bool:
     """Return True if the group has this user as its only member, as where each user has a group of the same name."""
     try:
         user, found = pwd.getpwuid(os.geteuid()), grp.getgrgid(group)
