@@ -32,7 +32,7 @@ from sediment.jobs.process.cancellation import stop_on_signals
 from sediment.jobs.reporting.columns import TableColumn, change_column, name_and_status, status_counts
 from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.run_report import FAILED, QUARANTINED, SKIPPED, CompactionRunReport, PartitionReport
-from sediment.jobs.reporting.screen import Screen, named
+from sediment.jobs.reporting.screen import Screen, kept_folders, named
 from sediment.jobs.rewriting.flow import Command, perform
 from sediment.jobs.rewriting.result import CleaningResult
 from sediment.jobs.rewriting.run import Run
@@ -189,9 +189,11 @@ def _summary(report: CompactionRunReport) -> str:
     else:
         verb = "would shrink" if report.dry_run else "shrank"
     size = f"; {human_bytes(before)} {verb} to {human_bytes(after)}" if rewritten else ""
-    kept = f"; the replaced files are in {report.originals}" if report.catalogue else ""
+    kept = ""
+    if report.originals and report.catalogue:
+        kept = f"; the replaced files are in {kept_folders(report.originals, report.partitions)}"
     if report.before and rewritten and not report.dry_run:
-        kept += f"; the files before the run are in {report.before}"
+        kept += f"; the files before the run are in {kept_folders(report.before, rewritten)}"
     return f"{done}{size}{kept} in {report.seconds:.1f} s (run {report.run_id})"
 
 

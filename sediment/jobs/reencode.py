@@ -28,7 +28,7 @@ from sediment.jobs.command_line.options import CommonOptions, log_command
 from sediment.jobs.process.cancellation import stop_on_signals
 from sediment.jobs.reporting.columns import change_column, status_counts
 from sediment.jobs.reporting.figures import human_bytes
-from sediment.jobs.reporting.screen import Screen
+from sediment.jobs.reporting.screen import Screen, kept_folders
 from sediment.jobs.rewriting.flow import perform
 from sediment.jobs.rewriting.options import RewriteOptions
 from sediment.jobs.rewriting.partition_task import PartitionRewrite, PartitionRewritePlan
@@ -104,7 +104,9 @@ def _summary(report: ReencodeRunReport) -> str:
     before = sum(row.bytes_before for row in encoded)
     after = sum(row.bytes_after or 0 for row in encoded)
     verb = "would become" if report.dry_run else "became"
-    kept = f"; the replaced files are in {report.originals}" if report.catalogue else ""
+    kept = ""
+    if report.originals and report.catalogue:
+        kept = f"; the replaced files are in {kept_folders(report.originals, report.partitions)}"
     return (
         f"{counts}; {human_bytes(before)} {verb} {human_bytes(after)}{kept}; {report.seconds:.1f} s "
         f"(run {report.run_id})"

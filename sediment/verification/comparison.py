@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from sediment.segment_io.format.layout import CONTROL_ABORT, INT32_MAX
+from sediment.segment_io.format.names import SegmentFileKind
 from sediment.segment_io.format.transaction_index import AbortedTxn
 from sediment.segment_io.fs import Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
@@ -95,6 +96,21 @@ class Pair:
     def threads(self) -> int:
         return min(self.slots, MOST_THREADS) if self.readable_bytes >= LEAST_BYTES else 1
 
+    @property
+    def shares_appends(self) -> bool:
+        """True if a broker has written to AFTER since `--keep-before` linked BEFORE.
+
+        The two share the file of the active segment, so the new records are in both logs, but BEFORE's replication
+        checkpoint does not cover them.
+        """
+        old, new = (side.checkpoints.high_watermark for side in (self.before, self.after))
+        if old is None or new is None or new <= old or not self.before.segments or not self.after.segments:
+            return False
+        linked, log = (
+            side.segments[-1].path(side.source.directory, SegmentFileKind.LOG) for side in (self.before, self.after)
+        )
+        return log.samefile(linked)
+
 
 def compare(pair: Pair) -> PairReport:
     return _Comparison(pair).report()
@@ -146,14 +162,17 @@ class _Comparison:
 
     def _facts(self, before: HeaderFacts, after: HeaderFacts) -> tuple[LogFacts, LogFacts]:
         first_corrupt = min(before.corrupt_segments(), default=None)
-        facts = []
-        for side, scan in ((self._pair.before, before), (self._pair.after, after)):
+        pair, facts = self._pair, []
+        known = pair.before.checkpoints
+        if pair.shares_appends:
+            known = replace(known, high_watermark=pair.after.checkpoints.high_watermark)
+        for side, scan, checkpoints in ((pair.before, before, known), (pair.after, after, pair.after.checkpoints)):
             # If a transaction seems to be open, its marker may be in an unreadable batch.
             first_open = scan.transactions.first_open if first_corrupt is None else None
             segments = tuple(
                 _segment_facts(segment, scan.segments.get(segment.base_offset)) for segment in side.segments
             )
-            facts.append(LogFacts(segments, first_open, side.checkpoints))
+            facts.append(LogFacts(segments, first_open, checkpoints))
         return replace(facts[0], first_corrupt=first_corrupt), facts[1]
 
     def _check_files(self, before: LogFacts, cleaned: CleanedRange, after: HeaderFacts, rules: PairRules) -> None:
@@ -173,6 +192,7 @@ class _Comparison:
                     after.corrupt_segments(),
                     before.first_open_offset,
                     rules.idle_since_ms(),
+                    pair.after.segments[-1].base_offset if pair.shares_appends else None,
                 ),
                 self._fs,
             )

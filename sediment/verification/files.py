@@ -48,7 +48,8 @@ class FilesToCheck:
     """Files to check for one pair: the small files, and the logs of the `untouched` segments, by base offset.
 
     `corrupt` are base offsets of segments of AFTER with unreadable batches; their indexes are not checked.  Producers
-    that were idle since `idle_since_ms` can be expired.
+    that were idle since `idle_since_ms` can be expired.  If a broker has appended to the active segment, `appended_to`
+    is the segment's base offset; the broker also writes and removes producer snapshots above it.
     """
 
     before: Source
@@ -57,6 +58,7 @@ class FilesToCheck:
     corrupt: frozenset[int] = frozenset()
     first_open: int | None = None
     idle_since_ms: int = -INT64_MAX
+    appended_to: int | None = None
 
 
 def check_files(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:
@@ -229,15 +231,16 @@ def _snapshots(files: FilesToCheck, fs: Fs) -> Iterator[Difference]:
     bases = {segment.base_offset for segment in ours.segments}
     removed = {segment.base_offset for segment in theirs.segments} - bases
     rolled = bases - {segment.base_offset for segment in theirs.segments}
+    last = INT64_MAX if files.appended_to is None else files.appended_to
     for offset in theirs.snapshots:
-        if offset not in ours.snapshots and offset not in removed:
+        if offset <= last and offset not in ours.snapshots and offset not in removed:
             yield Difference("snapshots", offset, f"the producer snapshot at offset {offset} is missing")
     for offset in ours.snapshots:
         if offset in theirs.snapshots:
             yield from _same_snapshot(files, offset, fs)
         elif offset in rolled:
             yield from _new_snapshot(files, theirs, offset, fs)
-        else:
+        elif offset <= last:
             yield Difference("snapshots", offset, f"the producer snapshot at offset {offset} is not in BEFORE")
 
 

@@ -80,13 +80,14 @@ class CompactOptions:
     )
     retry_quarantined: bool = option(False, "Also try to clean quarantined partitions, which a run otherwise skips.")
     roll_active: bool = option(
-        False, "Also roll and clean the active segment; use this only on a copy that no broker uses."
+        False, "Also roll and clean the active segment; use this only while no broker uses the directory."
     )
     keep_originals: Directory | None = keep_originals_option()
     keep_before: Directory | None = option(
         None,
-        "Before a partition changes, hard-link all its files into DIR, so that `verify DIR LOG_DIR` can check the run; "
-        "use a new DIR for each run.  With several log directories, a name keeps each beside itself.",
+        "Before a partition changes, hard-link all its files into DIR, so that `verify DIR LOG_DIR` can check the run "
+        "before a broker writes to LOG_DIR again; use a new DIR for each run.  With several log directories, the name "
+        "`before` keeps /d1/logs in /d1/logs-before, and so on.",
         from_settings=ONE_COMMAND,
     )
     max_bytes: ByteSize | None = option(

@@ -13,7 +13,7 @@ from sediment.jobs.erasing.places import NOT_VISIBLE, Place
 from sediment.jobs.reporting.columns import number_column, status_counts, text_column
 from sediment.jobs.reporting.figures import counted
 from sediment.jobs.reporting.run_report import AFTER_PARTITIONS
-from sediment.jobs.reporting.screen import Screen
+from sediment.jobs.reporting.screen import Screen, kept_folders
 from sediment.jobs.rewriting.report import RewriteReport, RewriteRunReport, columns_with, print_table
 
 ERASED = "erased"
@@ -128,5 +128,7 @@ def _summary(report: EraseRunReport) -> str:
     if report.dry_run:
         takes = "" if report.estimated_seconds is None else f", which takes about {report.estimated_seconds:.0f} s"
         return f"{done}; {erased} would be erased{takes}; counted in {seconds}"
-    kept = f"; the replaced files are in {report.originals}" if report.catalogue else ""
+    kept = ""
+    if report.originals and report.catalogue:
+        kept = f"; the replaced files are in {kept_folders(report.originals, report.partitions)}"
     return f"{done}; {erased} erased{kept}; {seconds}"

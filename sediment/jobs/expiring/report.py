@@ -8,7 +8,7 @@ from typing import ClassVar
 from sediment.jobs.reporting.columns import TableColumn, change_column, name_and_status, offset_column, status_counts
 from sediment.jobs.reporting.figures import counted, human_bytes
 from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, SKIPPED, PartitionOutcome, RunReport
-from sediment.jobs.reporting.screen import Screen
+from sediment.jobs.reporting.screen import Screen, kept_folders
 
 EXPIRED = "expired"
 
@@ -87,6 +87,7 @@ def _summary(report: ExpiryRunReport) -> str:
         f", {archived:,} records are in {report.archive}" if report.archive and not report.dry_run and archived else ""
     )
     if report.originals and expired:
-        kept += f", the files would be kept in {report.originals}" if report.dry_run else ""
-        kept += f", the files are in {report.originals}" if report.catalogue else ""
+        where = kept_folders(report.originals, report.partitions)
+        kept += f", the files would be kept in {where}" if report.dry_run else ""
+        kept += f", the files are in {where}" if report.catalogue else ""
     return f"{done}{size}{kept}; {report.seconds:.1f} s (run {report.run_id})"

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
+from sediment.engine.directory.originals.kept_in import KeptIn
 from sediment.jobs.process.standard_output import as_text
 from sediment.jobs.reporting.columns import Row, TableColumn, is_stopped, of_dry_run, text_column
 from sediment.jobs.reporting.figures import counted, human_bytes
@@ -312,6 +314,14 @@ def named(partitions: Sequence[str]) -> str:
     left = len(names) - _MOST_NAMED
     more = f" and {left} more ({len(names)} partitions)" if left > 0 else ""
     return ", ".join(names[:_MOST_NAMED]) + more
+
+
+def kept_folders(pattern: str, rows: Iterable[NamedReport]) -> str:
+    """Return the directories in which a run keeps files of the log directories of `rows`."""
+    log_dirs = {Path(_log_dir(row)) for row in rows if _log_dir(row)}
+    folders = sorted({str(KeptIn(pattern).of(log_dir)) for log_dir in log_dirs}) or [pattern]
+    left = len(folders) - _MOST_NAMED
+    return " and ".join(folders) if left <= 0 else f"{', '.join(folders[:_MOST_NAMED])} and {left} more"
 
 
 def _log_dir(row: NamedReport) -> str:

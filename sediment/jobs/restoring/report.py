@@ -9,7 +9,7 @@ from sediment.engine.directory.originals.history import RESTORED
 from sediment.jobs.reporting.columns import TableColumn, change_column, name_and_status, number_column, status_counts
 from sediment.jobs.reporting.figures import human_bytes
 from sediment.jobs.reporting.run_report import AFTER_PARTITIONS, PartitionOutcome, RunReport
-from sediment.jobs.reporting.screen import Screen
+from sediment.jobs.reporting.screen import Screen, kept_folders
 
 ALREADY_RESTORED = "already-restored"
 
@@ -62,5 +62,7 @@ def _summary(report: RestoreRunReport) -> str:
     unchanged = len(report.partitions) - len(changed)
     counts = [status_counts(changed, dry_run=report.dry_run), f"{unchanged} already restored" if unchanged else ""]
     done = ", ".join(filter(None, counts))
-    kept = f"; the removed files are in {report.originals}" if report.catalogues else ""
+    kept = ""
+    if report.originals and report.catalogues:
+        kept = f"; the removed files are in {kept_folders(report.originals, report.partitions)}"
     return f"{done or 'no partitions'}{kept}; {report.seconds:.1f} s (run {report.run_id})"

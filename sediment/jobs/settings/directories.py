@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -167,8 +167,10 @@ def open_directory(path: Path, selection: Selection, fs: Fs) -> SelectedDirector
             path=str(path),
             advice="name an entry of the broker's log.dirs",
         )
-    meta, fault = readable_meta(path, fs)
     found = find_live_partitions(path, folders)
+    if not any(entry.name in LOG_DIRECTORY_FILES for entry in names):
+        _check_holds_no_log_directories(path, found, fs)
+    meta, fault = readable_meta(path, fs)
     selected = tuple(sorted(each for each in found if selection.includes(str(each))))
     return SelectedDirectory(
         path,
@@ -178,6 +180,21 @@ def open_directory(path: Path, selection: Selection, fs: Fs) -> SelectedDirector
         all_partitions=tuple(sorted(found)),
         meta_fault=fault,
     )
+
+
+def _check_holds_no_log_directories(path: Path, partitions: Iterable[TopicPartition], fs: Fs) -> None:
+    """Refuse the parent of log directories whose names, such as data-1, look like those of partitions."""
+    entries = [
+        path / str(partition)
+        for partition in partitions
+        if any(fs.exists(path / str(partition) / name) for name in LOG_DIRECTORY_FILES)
+    ]
+    if entries:
+        raise NotALogDirectoryError(
+            f"not a Kafka log directory, but it contains {'one' if len(entries) == 1 else len(entries)}",
+            path=str(path),
+            advice=f"give {' '.join(map(str, entries))}",
+        )
 
 
 def readable_meta(path: Path, fs: Fs) -> tuple[MetaProperties | None, CorruptCheckpointError | None]:

@@ -313,6 +313,8 @@ class Settings:
             where = f"--broker-configs FILE (the dynamic configs of the brokers){file}"
         else:
             where = "--config FILE (the broker's server.properties)"
+        if self.broker_defaults or name in _DELETING_KEYS:
+            return f"give {where}, or {option}"
         return f"give {where}, {option}, or --broker-defaults"
 
     @property

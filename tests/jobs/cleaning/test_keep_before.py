@@ -90,6 +90,30 @@ def test_each_of_several_disks_keeps_its_own_files_beside_itself(cases, tmp_path
         }
 
 
+def test_records_that_a_broker_appends_after_the_run_make_no_difference(tmp_path):
+    partition, kept, sets = tmp_path / "logs" / "t-0", tmp_path / "before", ["--set=t:cleanup.policy=compact"]
+    batches = [batch_bytes(offset, "ab") for offset in range(0, 20, 2)]
+    write_segment(partition, 0, batches[:5])
+    write_segment(partition, 10, batches[5:])
+    checkpoint = tmp_path / "logs" / "replication-offset-checkpoint"
+    write_checkpoint(checkpoint, {"t-0": 20})
+    (partition / f"{20:020d}.snapshot").write_bytes(encode_snapshot({}))
+    (tmp_path / "logs" / ".kafka_cleanshutdown").touch()
+    outcome = sediment("compact", tmp_path / "logs", NOW, "--force", "--keep-before", kept, *sets)
+    assert (outcome.status, f"the files before the run are in {kept}" in outcome.stdout) == (0, True), outcome.stdout
+    with (partition / f"{10:020d}.log").open("ab") as log:
+        log.write(batch_bytes(20, "abc"))
+    checkpoint.unlink()  # a broker replaces the file
+    write_checkpoint(checkpoint, {"t-0": 23})
+    (partition / f"{20:020d}.snapshot").rename(partition / f"{23:020d}.snapshot")
+    outcome = sediment("verify", kept, tmp_path / "logs", "--json", NOW, *sets)
+    assert outcome.partitions()["t-0"]["differences"] == []
+    assert outcome.status == 0
+    shutil.copytree(kept, tmp_path / "copy")  # its records are those of the log, but nothing shows that a broker did it
+    outcome = sediment("verify", tmp_path / "copy", tmp_path / "logs", "--json", NOW, *sets)
+    assert outcome.status == 1
+
+
 def test_a_partition_that_is_not_changed_is_not_kept(given, tmp_path):
     log_dir, sets = given
     assert sediment("compact", log_dir, "--force", NOW, *sets).status == 0

@@ -23,7 +23,7 @@ from sediment.jobs.reporting.columns import (
     text_column,
 )
 from sediment.jobs.reporting.run_report import ENDLESS_WIDTH
-from sediment.jobs.reporting.screen import Screen, View, named, screen_text
+from sediment.jobs.reporting.screen import Screen, View, kept_folders, named, screen_text
 from sediment.segment_io.format.names import by_number
 from tests.jobs.terminal_text import StreamText
 
@@ -371,6 +371,12 @@ def test_a_list_of_names_has_a_partition_once_however_many_replicas_it_has() -> 
     partitions = [f"t-{number}" for number in range(12) for _replica in range(3)]
     assert named(partitions[:9]) == "t-0, t-1, t-2"
     assert named(partitions).endswith("t-9 and 2 more (12 partitions)")
+
+
+def test_each_directory_that_keeps_files_has_its_name() -> None:
+    assert kept_folders("{log_dir}-before", replicas()) == "/b1-before and /b2-before and /b3-before"
+    assert kept_folders("/kept", replicas()) == "/kept"
+    assert kept_folders("{log_dir}-before", []) == "{log_dir}-before"
 
 
 def test_a_warning_names_the_directories_of_replicas() -> None:
