@@ -388,9 +388,9 @@ def _end_early_daemon() -> None:
 
 def _check_kernel_cache() -> None:
     """Log that the workers on this machine compile their kernels, now or in every run; they say nothing."""
-    from sediment.segment_io.compiled.kernel_folder import warn_if_empty
+    from sediment.segment_io.compiled.kernel_folder import warn_if_uncompiled
 
-    warn_if_empty()
+    warn_if_uncompiled("sweep.")  # `plan` compiles others without Spark
 
 
 def _complete(

@@ -68,6 +68,8 @@ def print_report(report: VerificationReport, screen: Screen) -> None:
     for partition in report.partitions:
         if partition.batches_reencoded:
             screen.say(f"{partition.partition}: {_reencoded(partition)}")
+    if any((partition.checks or {}).get("tombstones") for partition in report.partitions):
+        screen.say("if several compactions lie between BEFORE and AFTER, --since-ms must be the time of the first")
     unchanged = sum(partition.status == SKIPPED for partition in report.partitions)
     right = sum(partition.status == CORRECT for partition in report.partitions)
     empty = sum(map(_is_empty, report.partitions))

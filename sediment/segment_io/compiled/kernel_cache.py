@@ -19,7 +19,7 @@ from sediment.segment_io.compiled.kernel_folder import (
     READABLE_FOLDER,
     cache_folder,
     in_tree_mark,
-    warn_if_empty,
+    warn_if_uncompiled,
 )
 
 
@@ -38,7 +38,7 @@ class KernelCache(caching.FunctionCache):
                 self.flush()
             return None
         if loaded is None:
-            warn_if_empty()
+            warn_if_uncompiled()
         return loaded
 
     def save_overload(self, sig: Any, data: Any) -> None:

@@ -99,18 +99,22 @@ def cached_kernels() -> tuple[Path | None, list[str]]:
     return folder, sorted({file.name.removesuffix(ending) for file in folder.glob(f"*/*{ending}")})
 
 
-@cache
-def warn_if_empty() -> None:
-    """Log, once in a process, that kernels are compiled now because this machine has none for these sources.
+def warn_if_uncompiled(module: str = "") -> None:
+    """Log, once in a process, that kernels are compiled now because this machine has none of `module`, or none at all.
 
     A process without a log says nothing.
     """
     folder, compiled = cached_kernels()
-    if folder is not None and not compiled and _LOGGER.hasHandlers():
-        _LOGGER.warning(
-            "compiling the inner loops, which can take half a minute, once on this machine; "
-            "`sediment setup warm-up` does it in advance"
-        )
+    if folder is not None and not any(name.startswith(module) for name in compiled) and _LOGGER.hasHandlers():
+        _say_that_kernels_compile()
+
+
+@cache
+def _say_that_kernels_compile() -> None:
+    _LOGGER.warning(
+        "compiling the inner loops, which can take half a minute, once on this machine; "
+        "`sediment setup warm-up` does it in advance"
+    )
 
 
 def in_tree_mark() -> Path:

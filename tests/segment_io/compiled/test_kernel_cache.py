@@ -224,6 +224,12 @@ def test_the_log_announces_only_the_first_compilation_on_a_machine(tmp_path: Pat
     ]
     assert "compiling the inner loops, " in told[0] and len(told[0].splitlines()) == 1
     assert told[1] == ""
+    program[2] = (
+        "import logging; logging.basicConfig(); from sediment.segment_io.compiled.kernel_folder import "
+        "warn_if_uncompiled; warn_if_uncompiled('checksum.'); warn_if_uncompiled('sweep.'); warn_if_uncompiled()"
+    )
+    other = subprocess.run(program, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True).stderr
+    assert other == told[0]
 
 
 def test_a_torn_file_of_the_cache_costs_a_compilation_and_no_error(tmp_path: Path):
