@@ -12,9 +12,9 @@ import os
 import pytest
 
 from sediment.jobs.spark.session import spark_context
-from tests.conformance.cases import kept, read_kept
+from tests.conformance.cases import KEPT, kept, read_kept
 from tests.conformance.coverage import DIMENSIONS
-from tests.conformance.differential import EQUAL, compare_once, run_logs
+from tests.conformance.differential import DROPS_EMPTY_END, EMPTY_END, EQUAL, compare_once, run_logs
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(0)]
 
@@ -36,3 +36,9 @@ def test_random_logs_are_cleaned_as_kafka_cleans_them(oracle, tmp_path, capsys):
 def test_a_log_that_once_came_out_otherwise_comes_out_as_kafka_cleans_it(path, oracle, tmp_path):
     with spark_context("local[2]", "sediment conformance"):
         assert compare_once(oracle, read_kept(path), tmp_path / "log")
+
+
+def test_the_last_batch_of_the_range_stays_without_records_as_in_the_reference(oracle, tmp_path):
+    with spark_context("local[2]", "sediment conformance"):
+        outcomes = compare_once(oracle, read_kept(KEPT / "cleaning-empty-end.json"), tmp_path / "log")
+    assert (EMPTY_END in outcomes) == DROPS_EMPTY_END
