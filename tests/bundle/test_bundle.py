@@ -20,7 +20,7 @@ from tests.ports import free_port
 from tests.project.distributions import bare_environment
 from tests.waiting import wait_until
 
-pytestmark = [pytest.mark.bundle, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.bundle, pytest.mark.timeout(3600)]
 
 ROOT = Path(__file__).parents[2]
 DIST = ROOT / "dist"
@@ -50,7 +50,7 @@ class Cluster:
             cwd=self.scratch,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=1800,
             check=False,
         )
 

@@ -14,7 +14,7 @@ from tests.jobs.log_dirs import corpus_log_dir
 from tests.project.distributions import bare_environment, build, install
 from tests.segments import batch_bytes, write_segment
 
-pytestmark = [pytest.mark.bundle, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.bundle, pytest.mark.timeout(3600)]
 
 
 @pytest.fixture(scope="module")

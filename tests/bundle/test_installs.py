@@ -20,7 +20,7 @@ from sediment.segment_io.extras import install_command
 from tests.project.distributions import ROOT, git_files
 from tests.project.installs import shown
 
-pytestmark = [pytest.mark.bundle, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.bundle, pytest.mark.timeout(3600)]
 
 DIST = ROOT / "dist"
 OF_IMAGES = {"/opt/sediment/bin/pip": "pip", "/tmp/constraints.txt": "constraints.txt", "/tmp/kafka": "dist/kafka"}

@@ -18,7 +18,7 @@ from sediment.version import __version__
 from tests.bundle.unpacked import unpack_bundle
 from tests.project.distributions import ROOT, bare_environment, git_files
 
-pytestmark = [pytest.mark.bundle, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.bundle, pytest.mark.timeout(3600)]
 
 DIST = ROOT / "dist"
 BUNDLE = "sediment-environment"

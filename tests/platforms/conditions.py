@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
+import stat
 import subprocess
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,21 +15,45 @@ from pathlib import Path
 
 from tests.other_users import ATTACKER, VICTIM, give
 from tests.platforms.environments import LIMIT_SECONDS, Environment, MissingError
+from tests.waiting import wait_until
 
 SMALL_MEMORY_BYTES = 2 << 30
 
 _READ_ONLY = 'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && shift && exec "$@"'
+# In a name space of its own, private folders are empty and open, and below them are only the folders before --.
+_OPENED = """
+set -e
+held=$1 private=$2; shift 2
+mount --make-rprivate /
+number=0
+for each; do
+    [ "$each" != -- ] || break
+    number=$((number + 1)); mkdir -p "$held/$number"; mount --bind "$each" "$held/$number"
+done
+IFS=:
+for each in $private; do mount -t tmpfs -o mode=755 private "$each"; done
+number=0
+while [ "$1" != -- ]; do
+    number=$((number + 1)); mkdir -p "$1"; mount --bind "$held/$number" "$1"; shift
+done
+shift
+exec "$@"
+"""
 _IN_GROUP = 'echo $$ > "$1" && shift && exec "$@"'
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Words before a command, and variables of its environment; None: the variable is not set."""
+    """Words before a command, and variables of its environment; None: the variable is not set.
+
+    `user` is another one than that of the test, whose results are in `place`.
+    """
 
     before: tuple[str, ...] = ()
     variables: Mapping[str, str | None] = field(default_factory=dict)
     user: int | None = None
+    place: Path | None = None
 
     def run(self, environment: Environment, *command: object) -> subprocess.CompletedProcess[str]:
         """Run a program of `environment`; its output is text in UTF-8, whatever the locale is.
@@ -51,11 +78,12 @@ class Condition:
         return done
 
     def folder(self, path: Path) -> Path:
-        """Make a folder for the results of a command."""
-        path.mkdir(parents=True)
+        """Make a folder for the results of a command, at `path` or in the place of the user."""
+        made = path if self.place is None else self.place / path.name
+        made.mkdir(parents=True)
         if self.user is not None:
-            give(path, self.user)
-        return path
+            give(made, self.user)
+        return made
 
 
 @contextmanager
@@ -74,9 +102,11 @@ def condition(name: str, environment: Environment) -> Iterator[Condition]:
     if os.geteuid() != 0:
         raise MissingError("only root can run programs as another user, change mounts or limit memory")
     if name == "no home":
-        yield Condition(_as(ATTACKER), {"HOME": "/no/such/home"}, ATTACKER)
+        with _other_user(ATTACKER, "/no/such/home", environment) as given:
+            yield given
     elif name == "unnamed user":
-        yield Condition(_as(VICTIM), {"HOME": None}, VICTIM)
+        with _other_user(VICTIM, None, environment) as given:
+            yield given
     elif name == "read-only":
         yield Condition(("unshare", "--mount", "sh", "-c", _READ_ONLY, "sh", str(environment.folder)))
     else:
@@ -84,12 +114,25 @@ def condition(name: str, environment: Environment) -> Iterator[Condition]:
             yield Condition(("taskset", "--cpu-list", "0", "sh", "-c", _IN_GROUP, "sh", str(processes)))
 
 
-def _as(user: int) -> tuple[str, ...]:
+@contextmanager
+def _other_user(user: int, home: str | None, environment: Environment) -> Iterator[Condition]:
+    """Yield the condition of a user without any right of its own, who reaches only the environment and its Python."""
     if shutil.which("setpriv") is None:
         raise MissingError("setpriv is not installed")
-    # The environment is in a private folder of root.
-    read = ("--inh-caps=+dac_read_search", "--ambient-caps=+dac_read_search")
-    return ("setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", *read)
+    needed = (environment.folder, Path(environment.program("python")).resolve().parents[1])
+    private = {folder for place in needed for folder in _first_private(place)}
+    with tempfile.TemporaryDirectory(prefix="sediment-platforms-") as name:
+        place = Path(name)
+        place.chmod(0o755)
+        opened = ("unshare", "--mount", "sh", "-c", _OPENED, "sh", name, ":".join(private), *map(str, needed), "--")
+        yield Condition(
+            (*opened, "setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"), {"HOME": home}, user, place
+        )
+
+
+def _first_private(place: Path) -> list[str]:
+    private = [str(folder) for folder in reversed(place.parents) if not folder.stat().st_mode & stat.S_IXOTH]
+    return private[:1]
 
 
 @contextmanager
@@ -106,4 +149,14 @@ def _memory_group(limit_bytes: int) -> Iterator[Path]:
     try:
         yield group / "cgroup.procs"
     finally:
+        wait_until(lambda: _is_removed(group))  # Spark's last processes end after the command
+
+
+def _is_removed(group: Path) -> bool:
+    try:
         group.rmdir()
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        return False
+    return True
