@@ -101,7 +101,8 @@ def test_the_messages_that_name_packages_install_what_the_command_lacks(checkout
 
 def test_the_demo_runs_from_the_wheel_alone(checkout: Path, tmp_path: Path) -> None:
     environment = Environment(tmp_path / "environment")
-    environment.run("pip install -c constraints.txt dist/*.whl'[spark]'", checkout)
+    (wheel,) = (checkout / "dist").glob("*.whl")
+    environment.run(f"pip install -c constraints.txt 'dist/{wheel.name}[spark]'", checkout)
     said = environment.run("sediment demo 'a b'", tmp_path)
     assert "8 compacted; 1.2 MB shrank to" in said
     assert "8 of 8 partitions are a correct compaction" in said

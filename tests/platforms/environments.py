@@ -206,7 +206,8 @@ def emulated_python() -> tuple[str, list[str]]:
         MissingError: the emulator or the Python cannot be had here.
     """
     emulator = _make_root(f"qemu-{SUITE}", "--variant=extract", "--include=qemu-user")
-    root = _make_root(f"debian-{SUITE}-arm64", "--variant=extract", "--architectures=arm64", "--include=python3")
+    options = ("--variant=extract", "--architectures=arm64", "--include=python3,libstdc++6")
+    root = _make_root(f"debian-{SUITE}-arm64", *options)
     if not (root / "lib").exists():  # a script of Debian makes this link, and none was run
         (root / "lib").symlink_to("usr/lib")
     programs = [*emulator.glob("usr/bin/qemu-aarch64-static"), *emulator.glob("usr/bin/qemu-aarch64")]
