@@ -41,6 +41,7 @@ from sediment.jobs.rewriting.in_place import DirectoriesInPlace
 from sediment.jobs.rewriting.result import TASK_ERRORS, CleaningResult, failed_task, failure
 from sediment.jobs.rewriting.run import Run, check_outside
 from sediment.jobs.settings.directories import SelectedDirectory
+from sediment.jobs.settings.old_formats import warn_of_old_formats
 from sediment.jobs.settings.running_brokers import UNCLEAN
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag
 from sediment.jobs.spark.job_names import titled
@@ -86,6 +87,7 @@ class CleanedInPlace(DirectoriesInPlace[PartitionReport]):
         run.stack.callback(self._threads.finish_removals)
         run.stack.callback(self._threads.finish_commits)
         warn_of_unstated_lag(self.directories)
+        warn_of_old_formats(self.directories)
         if run.dry_run:
             self.warn_in_dry_run()
         for directory in self.directories:

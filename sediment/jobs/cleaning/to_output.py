@@ -40,6 +40,7 @@ from sediment.jobs.rewriting.partition_task import InOutput
 from sediment.jobs.rewriting.result import CleaningResult
 from sediment.jobs.rewriting.run import Run, Work
 from sediment.jobs.settings.directories import SelectedDirectory
+from sediment.jobs.settings.old_formats import warn_of_old_formats
 from sediment.jobs.settings.unstated_settings import warn_of_unstated_lag
 from sediment.jobs.spark.job_names import titled
 from sediment.jobs.spark.live_slots import LiveSlots
@@ -75,6 +76,7 @@ class CleanedCopy(Destination[PartitionReport]):
     def open(self) -> list[SelectedDirectory]:
         self.directories = self._output.open()
         warn_of_unstated_lag(self.directories)
+        warn_of_old_formats(self.directories)
         return self.directories
 
     def naming(self, directory: SelectedDirectory) -> AbstractContextManager[object]:

@@ -30,6 +30,7 @@ from sediment.jobs.rewriting.result import CleaningResult
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.jobs.settings.future_replicas import FutureReplica, future_replicas
 from sediment.jobs.settings.known_logs import known_of_log
+from sediment.jobs.settings.old_formats import warn_of_old_formats
 from sediment.jobs.settings.policy_warnings import policy_warning
 from sediment.jobs.settings.running_brokers import warn_of_running
 from sediment.jobs.settings.topic_ids import topic_ids_of
@@ -62,6 +63,7 @@ def prepare(
     prepared: list[PlanningTask | PartitionPlan] = []
     directories = options.open_directories(fs)
     warn_of_unstated_lag(directories)
+    warn_of_old_formats(directories)
     running = warn_of_running(directories)
     topic_ids = topic_ids_of(directories, fs)
     copies = _copies(directories, running, fs)

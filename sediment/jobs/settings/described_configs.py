@@ -39,6 +39,7 @@ MOST_BYTES = 256 << 20
 """Largest size of a file that is read; `--all` prints about 5,000 bytes for a topic."""
 
 _ALL_BROKERS = "default"
+_FORMAT_KEY = "message.format.version"
 _LIKENESS = 0.8  # of an unknown key in JSON and a known key, above which the file is refused; 1: equal
 
 _SECTION = re.compile(r"(All configs|Dynamic configs|Configs) for (topic|broker) ('?)([^\s']+)\3 are:\s*")
@@ -89,12 +90,14 @@ class _Described:
 class DescribedTopicConfigs:
     """Configs by topic, for every listed topic: its `own`, and the ones that it gets from the broker that answered.
 
-    For topics in `unsourced`, the `own` configs may also be those of the broker that answered.
+    For topics in `unsourced`, the `own` configs may also be those of the broker that answered.  `formats` has each
+    topic's `message.format.version`, by which a broker before Kafka 3.0 keeps older formats.
     """
 
     own: Mapping[str, Mapping[str, str]]
     inherited: Mapping[str, Mapping[str, DescribedValue]]
     unsourced: frozenset[str] = frozenset()
+    formats: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +142,7 @@ class BrokerConfigs:
 
 # ----------------------------------------------------------------------------------------------------------- the files
 def read_topic_configs(path: Path) -> DescribedTopicConfigs:
-    file = _File(path, "--topic-configs", "topics", TOPIC_KEYS.keys())
+    file = _File(path, "--topic-configs", "topics", TOPIC_KEYS.keys() | {_FORMAT_KEY})
     topics: dict[str, _Described] = {}
     for described in file.described():
         if described.kind != "topic":
@@ -153,13 +156,14 @@ def read_topic_configs(path: Path) -> DescribedTopicConfigs:
             topics[described.name] = described
     if not topics:
         raise file.error("lists no topic")
+    formats = {name: found.text for name, topic in topics.items() if (found := topic.values.pop(_FORMAT_KEY, None))}
     inherited = {
         name: {key: value for key, value in topic.values.items() if value.source != DescribedSource.TOPIC}
         for name, topic in topics.items()
         if topic.is_complete
     }
     unsourced = frozenset(name for name, topic in topics.items() if topic.is_unsourced)
-    return DescribedTopicConfigs({name: _own(topic) for name, topic in topics.items()}, inherited, unsourced)
+    return DescribedTopicConfigs({name: _own(topic) for name, topic in topics.items()}, inherited, unsourced, formats)
 
 
 def _own(topic: _Described) -> dict[str, str]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import difflib
 import logging
+import re
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -71,6 +72,7 @@ _KEPT_ELSEWHERE = frozenset({*_DELETING_KEYS, "min.compaction.lag.ms", "producer
 """Keys whose value in a broker's file counts only if the configs of the topic and of the broker are known."""
 
 _SAME_AS_RETENTION = -2
+_RELEASE = re.compile(r"([0-9]+)\.([0-9]+)", re.ASCII)
 
 
 class Origin(StrEnum):
@@ -147,6 +149,9 @@ class Settings:
     listed_topics: frozenset[str] | None = None
     """The topics in `--topic-configs`; only `--set` counts for other topics.  None: the metadata covers every topic."""
 
+    format_versions: Mapping[str, str] = field(default_factory=dict)
+    """The `message.format.version` of each topic for which `--topic-configs` has one."""
+
     lacks_broker_configs: bool = False
     """True if the topics' own configs are known, but not the dynamic configs of the broker."""
 
@@ -220,6 +225,7 @@ class Settings:
             },
             broker_overrides={key: text for key, text in (brokers or {}).items() if key not in self.held},
             listed_topics=frozenset(self.topic_configs.own),
+            format_versions=self.topic_configs.formats,
             lacks_broker_configs=brokers is None,
             topic_configs=None,
             broker_configs=None,
@@ -270,6 +276,11 @@ class Settings:
         if values not in self._configs:
             self._configs[values] = self._log_config(topic)
         return self._configs[values]
+
+    def keeps_old_format(self, topic: str) -> bool:
+        """Return True if `--topic-configs` says that a broker before Kafka 3.0 keeps message format 0 or 1."""
+        release = _RELEASE.match(self.format_versions.get(topic, ""))
+        return release is not None and (int(release[1]), int(release[2])) < (0, 11)
 
     def broker_value(self, name: str) -> Value | None:
         """Return the value of a broker key that kafka-log 06 §2 to §4 lists; None if the key is not set."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -62,3 +63,20 @@ def test_it_may_be_changed_once_a_later_broker_has_used_it(log_dir: Path, caplog
     write_checkpoint(log_dir / "log-start-offset-checkpoint", {})
     assert sediment("compact", log_dir, "--dry-run", POLICY).status == 0
     assert REFUSED not in caplog.text
+
+
+VERSIONS = {"0.9.0": True, "0.10.2-IV0": True, "0.11.0": False, "2.8": False}
+
+
+@pytest.mark.parametrize("command", [("plan",), ("compact", "--dry-run")])
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_run_warns_of_a_topic_whose_clients_may_not_read_format_2(
+    log_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, command: tuple[str, ...], version: str
+) -> None:
+    write_checkpoint(log_dir / "log-start-offset-checkpoint", {})
+    configs = tmp_path / "topics.json"
+    own = {"cleanup.policy": "compact", "message.format.version": version}
+    configs.write_text(json.dumps({"old": own, "empty": {}}))
+    outcome = sediment(command[0], log_dir, f"--topic-configs={configs}", *command[1:])
+    assert outcome.status == 0, outcome.stderr
+    assert ("message.format.version is below 0.11 for topic old, " in caplog.text) == VERSIONS[version]
