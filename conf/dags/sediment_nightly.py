@@ -62,9 +62,10 @@ RETRY_DELAY = timedelta(seconds=float(os.environ.get("SEDIMENT_RETRY_SECONDS", "
 COMPACTED = AssetAlias("sediment-compacted")
 """Log directories that a run changed and `verify` found correct, each as the asset `file://<directory>`."""
 
-# Airflow 2 wants a date, and calls the default of a variable otherwise.
+# Airflow 2 wants a date, calls the default of a variable otherwise, and hashes the values in the extra of an event.
 _BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
-_DEFAULT = "default" if "default" in inspect.signature(Variable.get).parameters else "default_var"
+_IS_AIRFLOW_2 = "default_var" in inspect.signature(Variable.get).parameters
+_DEFAULT = "default_var" if _IS_AIRFLOW_2 else "default"
 
 _KEPT = ".sediment-before"  # `compact --keep-before` writes it to mark a directory that it created
 _METADATA = "__cluster_metadata-0"
@@ -288,6 +289,14 @@ def changed_partitions(before: str) -> list[str] | None:
     return sorted(entry.name for entry in os.scandir(before) if entry.is_dir() and not entry.name.endswith(".linking"))
 
 
+def _states_of_directories(ti: Any, run_id: str) -> dict[str, Any]:
+    """Return the state of each task instance of the group `directory`; a key is `directory.compact_0`."""
+    if not _IS_AIRFLOW_2:
+        states: dict[str, Any] = ti.get_task_states(ti.dag_id, task_group_id="directory", run_ids=[run_id])[run_id]
+        return states
+    return {f"{each.task_id}_{each.map_index}": each.state for each in ti.get_dagrun().get_task_instances()}
+
+
 class VerifyChanged(SedimentOperator):
     """`sediment verify` of the partitions that `compact` changed; an asset event if each is a correct compaction."""
 
@@ -312,7 +321,8 @@ class VerifyChanged(SedimentOperator):
             return
         self.options = {**self.options, "partitions": changed}
         super().execute(context)
-        context["outlet_events"][COMPACTED].add(Asset(f"file://{log_dir}"), extra={"changed": changed})
+        names = tuple(changed) if _IS_AIRFLOW_2 else changed
+        context["outlet_events"][COMPACTED].add(Asset(f"file://{log_dir}"), extra={"changed": names})
 
 
 class ExpireIfWanted(SedimentOperator):
@@ -523,7 +533,7 @@ with DAG(
     def report(jobs: list[dict[str, Any]], params: dict[str, Any], run_id: str, ti: Any) -> None:
         """Write the report of all directories; fail if any task failed."""
         run = _name_of_run(run_id)
-        states = ti.get_task_states(ti.dag_id, task_group_id="directory", run_ids=[run_id])[run_id]
+        states = _states_of_directories(ti, run_id)
         failed = []
         rows = []
         for number, job in enumerate(jobs):
