@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 LIMIT_SECONDS = 240.0
 _PAUSE_SECONDS = 0.01
@@ -15,3 +17,18 @@ def wait_until(holds: Callable[[], object], *, limit_seconds: float = LIMIT_SECO
     while not holds():
         assert time.monotonic() < limit, "waited in vain"
         time.sleep(_PAUSE_SECONDS)
+
+
+def remove_when_left(group: Path) -> None:
+    """Remove a control group; the last processes of Spark end after its command."""
+
+    def is_removed() -> bool:
+        try:
+            group.rmdir()
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                raise
+            return False
+        return True
+
+    wait_until(is_removed)

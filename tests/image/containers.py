@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sediment.jobs.spark.cgroups import own_folders, read_text
+from tests.waiting import remove_when_left
 
 LIMIT_SECONDS = 1800
 NO_MOUNTS: Mapping[str, Path] = {}
@@ -92,7 +93,7 @@ def limited_memory(limit_bytes: int) -> Iterator[MemoryLimit]:
             (limit.folder / name).write_text("0")
         yield limit
     finally:
-        limit.folder.rmdir()
+        remove_when_left(limit.folder)
 
 
 def why_no_containers() -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import stat
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from tests.other_users import ATTACKER, VICTIM, give
 from tests.platforms.environments import LIMIT_SECONDS, Environment, MissingError
-from tests.waiting import wait_until
+from tests.waiting import remove_when_left
 
 SMALL_MEMORY_BYTES = 2 << 30
 
@@ -149,14 +148,4 @@ def _memory_group(limit_bytes: int) -> Iterator[Path]:
     try:
         yield group / "cgroup.procs"
     finally:
-        wait_until(lambda: _is_removed(group))  # Spark's last processes end after the command
-
-
-def _is_removed(group: Path) -> bool:
-    try:
-        group.rmdir()
-    except OSError as error:
-        if error.errno != errno.EBUSY:
-            raise
-        return False
-    return True
+        remove_when_left(group)
