@@ -25,6 +25,7 @@ from sediment.engine.log_config import LogConfig
 from sediment.jobs.reporting.error_text import describe
 from sediment.jobs.settings.directories import SelectedDirectory
 from sediment.segment_io.errors import SedimentError
+from sediment.segment_io.format.meta_properties import ZOOKEEPER_META_VERSION
 from sediment.segment_io.format.names import (
     HIGH_WATERMARK_FILE,
     RECOVERY_POINT_FILE,
@@ -40,8 +41,6 @@ from sediment.segment_io.partition.hanging_transactions import describe_open_tra
 from sediment.segment_io.partition.producer_state import ProducerEntry
 from sediment.segment_io.partition.read_committed import open_transactions
 from sediment.segment_io.partition.sources import Source
-
-_ZOOKEEPER_VERSION = 0  # of meta.properties
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +233,7 @@ def _clusters(directories: Sequence[SelectedDirectory], fs: Fs) -> dict[Path, _C
             owner = OwningCluster(
                 metadata=directory.metadata,
                 is_of_node=directory.meta is not None,
-                has_zookeeper=directory.meta is not None and directory.meta.version == _ZOOKEEPER_VERSION,
+                has_zookeeper=directory.meta is not None and directory.meta.version == ZOOKEEPER_META_VERSION,
                 nodes=nodes,
             )
             found[directory.path] = _Cluster(owner, coordinators)

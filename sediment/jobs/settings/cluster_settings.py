@@ -34,16 +34,15 @@ from sediment.jobs.settings.directories import (
     readable_meta,
 )
 from sediment.jobs.settings.linked_partitions import check_linked_partitions
+from sediment.jobs.settings.old_formats import is_older_than_format_2
 from sediment.jobs.settings.resolve import Settings
 from sediment.jobs.settings.run_settings import RunSettings
 from sediment.jobs.settings.selection import Selection
 from sediment.segment_io.errors import CorruptCheckpointError, SettingsError, UsageError
-from sediment.segment_io.format.layout import MAGIC, MAGIC_PREFIX_BYTES, MAGIC_V2
-from sediment.segment_io.format.meta_properties import KRAFT_META_VERSION, MetaProperties
+from sediment.segment_io.format.meta_properties import KRAFT_META_VERSION, ZOOKEEPER_META_VERSION, MetaProperties
 from sediment.segment_io.format.names import (
     BOOTSTRAP_FILE,
     METADATA_PARTITION,
-    SegmentFileKind,
     TopicPartition,
 )
 from sediment.segment_io.fs import Fs
@@ -56,7 +55,6 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 
-_ZOOKEEPER_VERSION = 0  # of meta.properties
 _OF_ZOOKEEPER = "this is a broker of ZooKeeper: a metadata log from a migration may be outdated"
 _IN_MIGRATION = (
     "the migration from ZooKeeper has not ended, and the log may be outdated if this is still a broker of ZooKeeper; "
@@ -232,7 +230,7 @@ def _check_known(directory: SelectedDirectory) -> None:
         raise directory.meta_fault
     meta, settings = directory.meta, directory.settings
     check_node(settings, directory.path, meta)
-    if _is_older_than_format_2(directory):
+    if is_older_than_format_2(directory):
         raise SettingsError(
             "a broker before Kafka 0.11 wrote this directory, and such a broker cannot read what Sediment writes",
             path=str(directory.path),
@@ -262,30 +260,6 @@ def _check_known(directory: SelectedDirectory) -> None:
             path=str(directory.path),
             advice=f"{', '.join(ways)}, or give --set {first}:cleanup.policy=…{more}",
         )
-
-
-def _is_older_than_format_2(directory: SelectedDirectory) -> bool:
-    """Return True if no broker since Kafka 0.11, which brought log start offsets and format 2, has used the directory.
-
-    Since 0.11, a broker writes the file of log start offsets at every stop, and every minute.
-    """
-    meta, checkpoints = directory.meta, directory.checkpoints
-    if meta is None or meta.version != _ZOOKEEPER_VERSION:
-        return False
-    if checkpoints.high_watermark is None or checkpoints.log_start is not None:
-        return False
-    newest = [_newest_magic(directory.path / str(partition)) for partition in directory.all_partitions]
-    return 0 <= max(newest, default=-1) < MAGIC_V2
-
-
-def _newest_magic(partition: Path) -> int:
-    """Return the magic of the first batch in the last segment that has one; -1: no segment has a batch."""
-    for path in sorted(partition.glob(f"*{SegmentFileKind.LOG}"), reverse=True):
-        with path.open("rb") as file:
-            header = file.read(MAGIC_PREFIX_BYTES)
-        if len(header) == MAGIC_PREFIX_BYTES:
-            return header[MAGIC]
-    return -1
 
 
 def _named(topics: Sequence[str]) -> str:
@@ -322,7 +296,7 @@ def is_of_zookeeper(
 
     `metadata` reads the metadata log of the node.
     """
-    if settings.is_zookeeper or settings.quorum or meta is None or meta.version != _ZOOKEEPER_VERSION:
+    if settings.is_zookeeper or settings.quorum or meta is None or meta.version != ZOOKEEPER_META_VERSION:
         return settings.is_zookeeper
     # A broker that was migrated to KRaft keeps the version.  As long as the migration can be undone, only the file with
     # which the broker ran last says what it is.

@@ -7,7 +7,7 @@ from it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from sediment.engine.log_config import LogConfig
 from sediment.jobs.settings.directories import SelectedDirectory
@@ -70,9 +70,14 @@ def warn_of_topics_without_lag(topics: Iterable[tuple[str, Settings]]) -> None:
         topic = min(unstated)
         _LOGGER.warning(
             "min.compaction.lag.ms is not stated for %s and counts as 0; %s",
-            f"topic {topic}" if len(unstated) == 1 else f"{len(unstated)} topics, such as {topic},",
+            topics_such_as(unstated),
             unstated[topic].how_to_state(topic, "min.compaction.lag.ms"),
         )
+
+
+def topics_such_as(topics: Collection[str]) -> str:
+    first = min(topics)
+    return f"topic {first}" if len(topics) == 1 else f"{len(topics)} topics, such as {first},"
 
 
 def _lacks_lag(settings: Settings, topic: str) -> bool:

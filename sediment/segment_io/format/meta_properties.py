@@ -13,8 +13,11 @@ from sediment.segment_io.errors import CorruptCheckpointError
 from sediment.segment_io.format.checkpoints import format_uuid, parse_integer, parse_uuid
 from sediment.segment_io.format.properties import parse_properties
 
+ZOOKEEPER_META_VERSION = 0
+"""The version in every directory of a broker that uses ZooKeeper, or did so before its migration to KRaft."""
+
 KRAFT_META_VERSION = 1
-"""The version of meta.properties in every directory of a KRaft node."""
+"""The version in every directory that was formatted for KRaft."""
 
 _ADVICE = (
     "restore the file, or write its lines again before a broker starts; `sediment recover --dry-run` names the lines "
