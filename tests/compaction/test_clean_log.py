@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sediment.compaction import chunk_reader
+from sediment.compaction import chunk_reader, kernel_driver
 from sediment.compaction.clean_log import clean_log, sweep_log
 from sediment.compaction.cleanable_range import cleanable_range
 from sediment.compaction.config import CompactionConfig
@@ -19,7 +19,8 @@ from sediment.compaction.write_behind import WriteBehind
 from sediment.segment_io.compiled import native, status
 from sediment.segment_io.errors import CorruptBatchError, MapFullError, SourceChangedError, UnsupportedDataError
 from sediment.segment_io.format.batch_headers import STATUS_TEXT
-from sediment.segment_io.format.layout import INT64_MAX
+from sediment.segment_io.format.compression.batch_codecs import compress, decompress
+from sediment.segment_io.format.layout import BATCH_HEADER_BYTES, INT64_MAX
 from sediment.segment_io.format.names import Attempt, SegmentFileKind, segment_file_name
 from sediment.segment_io.fs import DryRunFs, Fs
 from sediment.segment_io.partition.checkpoint_files import PartitionCheckpoints
@@ -153,6 +154,28 @@ def test_a_batch_with_more_records_and_bytes_than_any_buffer_grows_them(tmp_path
         big = encode_batch(records, base_offset=0, leader_epoch=0, codec=codec)
         directory = write_log(tmp_path / f"t-{codec}", {0: [big, batch_of(30_000, b"7")]})
         clean_both(directory, NOW, compressed=codec != 0)
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_all_rebuilt_batches_but_the_first_are_compressed_in_the_sweep(tmp_path, monkeypatch, codec):
+    outside = []
+    monkeypatch.setattr(kernel_driver, "compress", lambda *given: outside.append(given) or compress(*given))
+    keys = [*range(3000), *range(0, 3000, 2)]
+    records = [Record(offset, START_MS, b"key-%d" % key, b"value %d " % key * 9) for offset, key in enumerate(keys)]
+    batches = [
+        encode_batch(records[start : start + 150], base_offset=start, leader_epoch=0, codec=codec)
+        for start in range(0, len(records), 150)
+    ]
+    directory = write_log(tmp_path / "t-0", {0: batches})
+    swap = prepare(directory, NOW)
+    assert swap is not None
+    (part,) = [part for group in swap.groups for part in group.parts]
+    cleaned = [batch for _, batch in file_batches((directory / part.files[0].part_name).read_bytes())]
+    assert [len(batch.records()) for batch in cleaned] == [75] * 20 + [150] * 10
+    for batch in cleaned[:20]:
+        payload = batch.data[BATCH_HEADER_BYTES:]
+        assert payload == compress(codec, decompress(codec, payload, limit_bytes=1 << 20))
+    assert len(outside) == 1
 
 
 def test_delete_horizons_that_outgrow_the_sources_enlarge_the_output(tmp_path, monkeypatch):

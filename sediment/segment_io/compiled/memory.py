@@ -68,7 +68,9 @@ load_i16 = _loader(_I16, swap=True, signed=True, result=types.int64)
 load_i32 = _loader(_I32, swap=True, signed=True, result=types.int64)
 load_u32 = _loader(_I32, swap=True, signed=False, result=types.int64)
 load_i64 = _loader(_I64, swap=True, signed=True, result=types.int64)
+load_little_u16 = _loader(_I16, swap=False, signed=False, result=types.int64)
 load_little_u32 = _loader(_I32, swap=False, signed=False, result=types.int64)
+load_little_i64 = _loader(_I64, swap=False, signed=True, result=types.int64)
 load_word32 = _loader(_I32, swap=False, signed=False, result=types.uint64)
 load_word64 = _loader(_I64, swap=False, signed=False, result=types.uint64)
 
@@ -76,6 +78,8 @@ store_i8 = _storer(_I8, swap=False)
 store_i16 = _storer(_I16)
 store_i32 = _storer(_I32)
 store_i64 = _storer(_I64)
+store_little_u16 = _storer(_I16, swap=False)
+store_little_u32 = _storer(_I32, swap=False)
 store_word64 = _storer(_I64, swap=False, value_type=types.uint64)
 
 
@@ -94,6 +98,19 @@ def copy_bytes(_typing: Any, _target: Any, _source: Any, _count: Any) -> Any:
         return ir.Constant(_I64, 0)
 
     return types.int64(types.int64, types.int64, types.int64), generate
+
+
+@_intrinsic
+def zero_bytes(_typing: Any, _target: Any, _count: Any) -> Any:
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        byte = _I8.as_pointer()
+        fill = builder.module.declare_intrinsic("llvm.memset", [byte, _I64])
+        target, count = arguments
+        zero, is_volatile = ir.Constant(_I8, 0), ir.Constant(ir.IntType(1), 0)
+        builder.call(fill, [builder.inttoptr(target, byte), zero, count, is_volatile])
+        return ir.Constant(_I64, 0)
+
+    return types.int64(types.int64, types.int64), generate
 
 
 @_intrinsic
@@ -118,6 +135,16 @@ def swap_word64(_typing: Any, _word: Any) -> Any:
         return builder.bswap(arguments[0])
 
     return types.uint64(types.uint64), generate
+
+
+@_intrinsic
+def trailing_zeros(_typing: Any, _word: Any) -> Any:
+    """Return the number of zero bits below the lowest set bit of a word that is not zero."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))
+
+    return types.int64(types.uint64), generate
 
 
 @_intrinsic

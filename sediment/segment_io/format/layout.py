@@ -68,6 +68,10 @@ DELETE_HORIZON_BIT = 0x40  # if set, baseTimestamp is the delete horizon
 
 CODEC_NONE, CODEC_GZIP, CODEC_SNAPPY, CODEC_LZ4, CODEC_ZSTD = range(5)
 
+# Streams of snappy as Kafka writes them (kafka-log 01 §6.2)
+SNAPPY_HEADER = bytes.fromhex("82534e41505059000000000100000001")
+SNAPPY_BLOCK_BYTES = 32 << 10
+
 # Frames of lz4 as Kafka writes them (kafka-log 01 §6.3): version 1, independent blocks, only the header's checksum
 LZ4_FRAME_HEADER = bytes.fromhex("04224d18604082")
 LZ4_BLOCK_BYTES = 64 << 10

@@ -48,10 +48,10 @@ from sediment.segment_io.format.layout import (
     LZ4_FRAME_HEADER,
     LZ4_LEVEL,
     LZ4_STORED,
+    SNAPPY_BLOCK_BYTES,
+    SNAPPY_HEADER,
     ZSTD_LEVEL,
 )
-
-SNAPPY_BLOCK_BYTES = 32 << 10
 
 
 def decompress(codec: int, payload: Buffer, *, limit_bytes: int, magic: int = 2) -> Buffer:
@@ -170,8 +170,7 @@ def _decompress_gzip(payload: memoryview, limit_bytes: int) -> Buffer:
 
 # ----------------------------------------------------------------------------------------------------- snappy (§6.2)
 
-_XERIAL_MAGIC = b"\x82SNAPPY\x00"
-_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_MAGIC = SNAPPY_HEADER[:8]
 _XERIAL_MAGIC_AS_LENGTH = _XERIAL_MAGIC[:4]
 _CHUNK_LENGTH = struct.Struct(">i")
 
@@ -196,16 +195,16 @@ def _decompress_snappy(payload: memoryview, limit_bytes: int) -> Buffer:
 
 def _snappy_chunks(payload: memoryview) -> Iterator[memoryview]:
     """Yield the raw snappy blocks of concatenated streams; one to three bytes at the end are ignored."""
-    if len(payload) < len(_XERIAL_HEADER) or payload[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+    if len(payload) < len(SNAPPY_HEADER) or payload[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
         yield payload
         return
-    position = len(_XERIAL_HEADER)
+    position = len(SNAPPY_HEADER)
     while position + _CHUNK_LENGTH.size <= len(payload):
         if payload[position : position + 4] == _XERIAL_MAGIC_AS_LENGTH:
-            header = payload[position : position + len(_XERIAL_HEADER)]
-            if len(header) < len(_XERIAL_HEADER) or header[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+            header = payload[position : position + len(SNAPPY_HEADER)]
+            if len(header) < len(SNAPPY_HEADER) or header[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
                 raise _corrupt(f"snappy stream header at byte {position} is malformed")
-            position += len(_XERIAL_HEADER)
+            position += len(SNAPPY_HEADER)
             continue
         (length,) = _CHUNK_LENGTH.unpack_from(payload, position)
         position += _CHUNK_LENGTH.size
@@ -216,7 +215,7 @@ def _snappy_chunks(payload: memoryview) -> Iterator[memoryview]:
 
 
 def _compress_snappy(payload: memoryview) -> bytes:
-    parts: list[Buffer] = [_XERIAL_HEADER]
+    parts: list[Buffer] = [SNAPPY_HEADER]
     for start in range(0, len(payload), SNAPPY_BLOCK_BYTES):
         chunk = memoryview(cramjam.snappy.compress_raw(payload[start : start + SNAPPY_BLOCK_BYTES]))
         parts += (_CHUNK_LENGTH.pack(len(chunk)), chunk)

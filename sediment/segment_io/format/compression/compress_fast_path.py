@@ -1,7 +1,7 @@
 """A compiled function that compresses the records of one batch, as `batch_codecs.compress` does.
 
-It supports neither snappy, which no library exports, nor lz4 at levels other than Kafka's default.  It also does not
-support codecs whose library is missing.  `batch_codecs.compress` handles these cases.
+It supports neither lz4 at levels other than Kafka's default nor codecs whose library is missing.
+`batch_codecs.compress` handles these cases.  No library exports snappy, so `snappy_compressor` implements it.
 
 Invariants: the function writes exactly the bytes that `batch_codecs.compress` returns for the same records.  Nothing is
 written outside the target.
@@ -15,23 +15,36 @@ from functools import partial
 import numpy as np
 
 from sediment.segment_io.compiled.jit import kernel
-from sediment.segment_io.compiled.memory import call_for_int, call_for_size, copy_bytes, store_i8
+from sediment.segment_io.compiled.memory import (
+    call_for_int,
+    call_for_size,
+    copy_bytes,
+    store_i8,
+    store_i32,
+    store_little_u32,
+)
 from sediment.segment_io.compiled.native import LIBDEFLATE, LZ4, ZSTD, Tools, address_of, take_tool
+from sediment.segment_io.format.compression.snappy_compressor import NO_ROOM, TABLE_BYTES, compress_block
 from sediment.segment_io.format.layout import (
     CODEC_GZIP,
     CODEC_LZ4,
+    CODEC_SNAPPY,
     CODEC_ZSTD,
     GZIP_LEVEL,
     LZ4_BLOCK_BYTES,
     LZ4_FRAME_HEADER,
     LZ4_LEVEL,
     LZ4_STORED,
+    SNAPPY_BLOCK_BYTES,
+    SNAPPY_HEADER,
     ZSTD_LEVEL,
 )
 
 NOT_COMPRESSED = -1
 
-# -------------------------------------------- C functions, their contexts and arguments, int64[COMPRESSOR_REGISTERS]
+_WORD_BYTES = 8
+
+# -------------------------------- C functions, contexts, arguments and working memory, int64[COMPRESSOR_REGISTERS]
 _LZ4_COMPRESS = 0
 _GZIP_COMPRESS = 1
 _GZIP_CONTEXT = 2
@@ -39,10 +52,12 @@ _ZSTD_COMPRESS = 3
 _ZSTD_CONTEXT = 4
 _ZSTD_OUTPUT = 5  # address, size, bytes used
 _ZSTD_INPUT = 8
-COMPRESSOR_REGISTERS = 11
+_HAS_SNAPPY_TABLE = 11  # 0 in an array of zeros, which several threads may use
+_SNAPPY_TABLE = 12
+COMPRESSOR_REGISTERS = _SNAPPY_TABLE + TABLE_BYTES // _WORD_BYTES
 
-_WORD_BYTES = 8
 _LZ4_HEADER = tuple(LZ4_FRAME_HEADER)  # as numbers, because a compiled loop can store only numbers
+_SNAPPY_HEADER = tuple(SNAPPY_HEADER)
 _LZ4_FRAME_BYTES = len(_LZ4_HEADER) + 4
 _ZSTD_C_LEVEL = 100
 _ZSTD_C_CONTENT_SIZE = 200
@@ -51,12 +66,13 @@ _ZSTD_CONTINUE, _ZSTD_FLUSH, _ZSTD_END = range(3)
 
 
 def find_compressors(codec: int | None = None, level: int | None = None) -> Tools:
-    """Return int64[COMPRESSOR_REGISTERS]: the addresses of the libraries' functions, with new contexts.
+    """Return int64[COMPRESSOR_REGISTERS]: the addresses of the libraries' functions, with new contexts and memory.
 
     Each codec has Kafka's default level; if `level` is given, `codec` has this level instead.  The contexts exist as
     long as the array, and only one thread at a time may use them.
     """
     tools = np.zeros(COMPRESSOR_REGISTERS, dtype=np.int64)
+    tools[_HAS_SNAPPY_TABLE] = 1
     if codec != CODEC_LZ4 or level in (None, LZ4_LEVEL):
         tools[_LZ4_COMPRESS] = address_of(LZ4, "LZ4_compress_default")
     function, make, free = "libdeflate_gzip_compress", "libdeflate_alloc_compressor", "libdeflate_free_compressor"
@@ -86,7 +102,10 @@ def _prepare_zstd(level: int, library: ctypes.CDLL, context: ctypes.c_void_p) ->
 @kernel
 def compressed_bound(size_bytes: int) -> int:
     """Return an upper bound for the size of records of `size_bytes` after compression with any codec."""
-    return size_bytes + (size_bytes >> 7) + 1024
+    # The largest growth is snappy's.  A literal of more than 60 bytes grows by one byte for each 65 bytes, because a
+    # copy of at least four bytes is before it.  A block grows by up to ten bytes more: its two lengths and the first
+    # literal.
+    return size_bytes + (size_bytes >> 5) + 1024
 
 
 @kernel
@@ -96,16 +115,12 @@ def compress_records(codec: int, source: int, size_bytes: int, target: int, room
         return _lz4(source, size_bytes, target, room_bytes, tools)
     if codec == CODEC_ZSTD:
         return _zstd(source, size_bytes, target, room_bytes, tools)
+    if codec == CODEC_SNAPPY:
+        return _snappy(source, size_bytes, target, room_bytes, tools)
     if codec == CODEC_GZIP and tools[_GZIP_COMPRESS] != 0:
         written = call_for_size(tools[_GZIP_COMPRESS], tools[_GZIP_CONTEXT], source, size_bytes, target, room_bytes)
         return written if written > 0 else NOT_COMPRESSED
     return NOT_COMPRESSED
-
-
-@kernel
-def _store_little_u32(address: int, word: int) -> None:
-    for index in range(4):
-        store_i8(address + index, (word >> (8 * index)) & 0xFF)
 
 
 @kernel
@@ -125,15 +140,34 @@ def _lz4(source: int, size_bytes: int, target: int, room_bytes: int, tools: Tool
             return NOT_COMPRESSED
         written = call_for_int(tools[_LZ4_COMPRESS], source + done, position + 4, block_bytes, room)
         if 0 < written < block_bytes:
-            _store_little_u32(position, written)
+            store_little_u32(position, written)
         else:
             written = block_bytes
-            _store_little_u32(position, written | LZ4_STORED)
+            store_little_u32(position, written | LZ4_STORED)
             copy_bytes(position + 4, source + done, written)
         position += 4 + written
         done += block_bytes
-    _store_little_u32(position, 0)
+    store_little_u32(position, 0)
     return position + 4 - target
+
+
+@kernel
+def _snappy(source: int, size_bytes: int, target: int, room_bytes: int, tools: Tools) -> int:
+    if tools[_HAS_SNAPPY_TABLE] == 0 or room_bytes < len(_SNAPPY_HEADER):
+        return NOT_COMPRESSED
+    for index in range(len(_SNAPPY_HEADER)):
+        store_i8(target + index, _SNAPPY_HEADER[index])
+    table = tools.ctypes.data + _WORD_BYTES * _SNAPPY_TABLE
+    end = target + room_bytes
+    position = target + len(_SNAPPY_HEADER)
+    for done in range(0, size_bytes, SNAPPY_BLOCK_BYTES):
+        block_bytes = min(SNAPPY_BLOCK_BYTES, size_bytes - done)
+        written = compress_block(source + done, block_bytes, position + 4, end - position - 4, table)
+        if written == NO_ROOM:
+            return NOT_COMPRESSED
+        store_i32(position, written)
+        position += 4 + written
+    return position - target
 
 
 @kernel
