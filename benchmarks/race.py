@@ -104,20 +104,26 @@ def records(total_megabytes: float, *, distinct: float = 0.1, value_bytes: int =
 _MANY_KEYS = Shape(total_bytes=1390 * MEGABYTE, keys=13_700_000, value_bytes=90)
 
 COURSES = (
-    Course("cold", "8 × 506 MB, cold", records(506), 8, (2,), target=3, is_cold=True),
-    Course(
-        "first", "8 × 506 MB of 116-byte records", records(506), 8, (1, 2), rounds=5, target=10, target_of_limit=2.5
-    ),
+    Course("cold", "8 × 506 MB, cold", records(506), 8, (2,), target=4, is_cold=True),
+    Course("first", "8 × 506 MB of 116-byte records", records(506), 8, (1, 2), rounds=5, target=12, target_of_limit=4),
     Course("one", "506 MB, one partition", records(506), rounds=5, target=10),
-    Course("kilobyte", "2 × 1 GB of 1 KB records", records(1000, value_bytes=998), 2, (1, 2), target=7),
+    Course(
+        "kilobyte",
+        "2 × 1 GB of 1 KB records",
+        records(1000, value_bytes=998),
+        2,
+        (1, 2),
+        target=7,
+        target_of_limit=1.5,
+    ),
     Course("lz4", "506 MB, lz4", records(506, codec=f.CODEC_LZ4), target=8),
     Course("zstd", "506 MB, zstd", records(506, codec=f.CODEC_ZSTD), target=5),
-    Course("snappy", "506 MB, snappy", records(506, codec=f.CODEC_SNAPPY), target=5),
-    Course("gzip", "506 MB, gzip", records(506, codec=f.CODEC_GZIP), target=5),
+    Course("snappy", "506 MB, snappy", records(506, codec=f.CODEC_SNAPPY), target=10),
+    Course("gzip", "506 MB, gzip", records(506, codec=f.CODEC_GZIP), target=8),
     Course("single", "300 MB, batches of one record", records(300, batch_records=1), target=5),
     Course("transactional", "506 MB, transactional", records(506, transaction_batches=10), target=8),
     Course("keys", "1.4 GB with 8M distinct keys", _MANY_KEYS, rounds=5, target=8, map_bytes=256 << 20),
-    Course("small", "2,000 partitions of 100 KB", records(0.1), 2000, (2,), target=1),
+    Course("small", "2,000 partitions of 100 KB", records(0.1), 2000, (2,), target=4),
     Course("large", "10 GB in one partition", records(10_000), target=1, map_bytes=256 << 20),
 )
 QUICK = ("first", "one", "kilobyte", "lz4", "single", "transactional", "keys")

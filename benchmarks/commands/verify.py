@@ -26,7 +26,7 @@ from sediment.jobs.verify import VerifyOptions, verify
 
 SETTINGS = {**CONFIGS, "delete.retention.ms": "86400000"}
 _SETS = [f"{key}={value}" for key, value in SETTINGS.items()]
-_WARM_AIM, _COLD_AIM = 1.5, 2.0
+_WARM_AIM, _COLD_AIM = 1.0, 2.0
 _DATA = (("one partition", 1, 506), ("75 partitions", 75, 126))
 
 

@@ -48,5 +48,7 @@ def filesystem_type(path: Path, mount_table: Path = MOUNT_TABLE) -> str | None:
     return None if found is None else found[1]
 
 
-def is_network_filesystem(kind: str) -> bool:
-    return kind in _NETWORK_TYPES or kind.startswith(_FUSE_PREFIX)
+def network_filesystem(path: Path, mount_table: Path = MOUNT_TABLE) -> str | None:
+    """Return the type of the filesystem of `path` if other hosts may use it too; None otherwise."""
+    kind = filesystem_type(path, mount_table)
+    return kind if kind is not None and (kind in _NETWORK_TYPES or kind.startswith(_FUSE_PREFIX)) else None

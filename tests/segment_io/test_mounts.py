@@ -1,8 +1,10 @@
 """Filesystem types read from a mount table."""
 
+from pathlib import Path
+
 import pytest
 
-from sediment.segment_io.mounts import filesystem_type, is_network_filesystem
+from sediment.segment_io.mounts import filesystem_type, network_filesystem
 
 
 @pytest.fixture
@@ -53,11 +55,17 @@ def test_the_table_of_this_system_is_understood(tmp_path):
     assert kind is None or " " not in kind
 
 
+def table_of(folder: Path, kind: str) -> Path:
+    path = folder / "mountinfo"
+    path.write_text(f"27 1 254:0 / / rw,relatime shared:1 - {kind} device rw\n")
+    return path
+
+
 @pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "fuse.glusterfs", "ceph", "lustre", "9p", "glusterfs"])
-def test_network_filesystems_are_known(kind):
-    assert is_network_filesystem(kind)
+def test_network_filesystems_are_known(tmp_path, kind):
+    assert network_filesystem(tmp_path, table_of(tmp_path, kind)) == kind
 
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs", "btrfs", "tmpfs", "overlay", "zfs", "fuseblk"])
-def test_local_filesystems_are_none(kind):
-    assert not is_network_filesystem(kind)
+def test_local_filesystems_are_none(tmp_path, kind):
+    assert network_filesystem(tmp_path, table_of(tmp_path, kind)) is None

@@ -9,11 +9,11 @@ Kafka's loader decides by file names alone (kafka-log 05 §2):
 
 Two groups must never have `.cleaned` or `.swap` files at the same time.
 
-Invariants of `commit`: groups are committed one at a time, in offset order. A group's old files keep their names until
+Invariants of a commit: groups are committed one at a time, in offset order. A group's old files keep their names until
 all its new files durably have `.swap` names. The new files durably have their final names before an old file is
 removed, and before the next group's first `.cleaned` appears. So after a crash and a start, each group is either
 unreplaced or replaced, and the replaced groups come first. Commits of different partitions do not depend on each other,
-so several threads may commit one partition each.
+so several may be in progress at the same time (`lockstep`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from sediment.compaction.prepared_swap import CleanedGroup, PartFile, PartSegment, PreparedSwap
+from sediment.engine.directory.lockstep import Steps, perform
 from sediment.engine.directory.removals import Removals
 from sediment.segment_io.errors import (
     CommitStateUnknownError,
@@ -49,7 +50,12 @@ _KINDS = tuple(SegmentFileKind)
 
 
 # --------------------------------------------------------------------------------------------------------------- commit
-def commit(
+def commit(swap: PreparedSwap, fs: Fs, *, before_group: Callable[[], None] | None = None) -> None:
+    """Do the work of `commit_steps` and its waits."""
+    perform(commit_steps(swap, fs, before_group=before_group))
+
+
+def commit_steps(
     swap: PreparedSwap,
     fs: Fs,
     *,
@@ -57,7 +63,7 @@ def commit(
     should_stop: Callable[[], bool] | None = None,
     after_group: Callable[[CleanedGroup], None] | None = None,
     removals: Removals | None = None,
-) -> bool:
+) -> Steps[bool]:
     """Replace the source segments of each group by its parts; the directory's lock must be held.
 
     All parts are made durable first.  For each group, `before_group` is called; like `DirectoryLock.check`, it may
@@ -112,7 +118,7 @@ def commit(
     groups = [group for group in swap.groups if group.parts]
     _check_shape(swap.partition, groups)
     _check_listing(swap.partition, directory, groups, fs)
-    _make_durable(swap, fs)
+    yield partial(_make_durable, swap, fs)
     for group in groups:
         if should_stop is not None and should_stop():
             return False
@@ -120,7 +126,7 @@ def commit(
             before_group()
         _check_files(swap.partition, directory, group, fs)
         try:
-            replaced = _replace(directory, group, fs)
+            replaced = yield from _replace(directory, group, fs)
         except Exception as error:
             if _is_untouched(directory, group, fs):
                 raise
@@ -130,7 +136,7 @@ def commit(
         remove = partial(_remove, directory, replaced, fs)
         not_removed = partial(_not_removed, swap.partition, directory, group)
         if removals is not None:
-            removals.submit(directory, remove, not_removed)
+            yield partial(removals.submit, directory, remove, not_removed)
             continue
         try:
             remove()
@@ -171,7 +177,8 @@ def _make_durable(swap: PreparedSwap, fs: Fs) -> None:
     fs.sync_directory(directory)
 
 
-def _replace(directory: Path, group: CleanedGroup, fs: Fs) -> list[str]:
+def _replace(directory: Path, group: CleanedGroup, fs: Fs) -> Steps[list[str]]:
+    sync = partial(fs.sync_directory, directory)
     ascending = [part.final_name for segment in group.parts for part in segment.files]
     descending = [part.final_name for segment in reversed(group.parts) for part in segment.files]
     old = [name for source in group.sources for name in _file_names(source)]
@@ -180,15 +187,15 @@ def _replace(directory: Path, group: CleanedGroup, fs: Fs) -> list[str]:
         fs.rename(directory / part.part_name, directory / (part.final_name + CLEANED_SUFFIX))
     for name in descending:
         fs.rename(directory / (name + CLEANED_SUFFIX), directory / (name + SWAP_SUFFIX))
-    fs.sync_directory(directory)
+    yield sync
 
     for name in old:
         fs.rename(directory / name, directory / (name + DELETED_SUFFIX))
-    fs.sync_directory(directory)
+    yield sync
 
     for name in ascending:
         fs.rename(directory / (name + SWAP_SUFFIX), directory / name)
-    fs.sync_directory(directory)
+    yield sync
 
     for snapshot in _snapshots_without_segment(directory, group, fs):
         fs.rename(directory / snapshot, directory / (snapshot + DELETED_SUFFIX))

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
+from sediment.engine.directory.lockstep import Steps
 from sediment.engine.directory.spool import check_announced, spool_swap
 from sediment.jobs.cleaning.in_place import CleanedInPlace
 from sediment.jobs.cleaning.options import CleaningTask, CompactOptions
@@ -39,14 +41,16 @@ class HandedOff(CleanedInPlace):
     def settle(self, listing: LogListing) -> LogListing | None:
         return listing
 
-    def _committed(self, pair: tuple[CleaningTask, CleaningResult]) -> tuple[PartitionReport, int | None]:
+    def _committed(self, pair: tuple[CleaningTask, CleaningResult]) -> Steps[tuple[PartitionReport, int | None]]:
         task, result = pair
         if result.swap is not None:
             result = replace(result, reason_code=HANDED_OFF, reason=f"in {self._folder}, for the engine to commit")
         return super()._committed((task, result))
 
-    def replace_segments(self, swap: PreparedSwap, _done: list[CleanedGroup], *, lowered: int | None = None) -> bool:
-        spool_swap(swap, self._folder, self.run.run_id, self.run.fs)
+    def replace_segments(
+        self, swap: PreparedSwap, _done: list[CleanedGroup], *, lowered: int | None = None
+    ) -> Steps[bool]:
+        yield partial(spool_swap, swap, self._folder, self.run.run_id, self.run.fs)
         self.left_parts[Path(swap.directory)] = {part.part_name for part in swap.parts()}
         return True
 

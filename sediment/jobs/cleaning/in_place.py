@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
+from sediment.engine.directory.lockstep import Steps, perform
 from sediment.engine.directory.originals.backup_links import snapshot_log_dir, snapshot_partition
 from sediment.engine.directory.originals.kept_in import kept_in
 from sediment.engine.directory.uncleanable import Uncleanable, read_uncleanable, update_uncleanable
@@ -49,6 +50,7 @@ from sediment.jobs.spark.task_pool import TaskResult, run_here, run_pending
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import TopicPartition, parse_segment_file
 from sediment.segment_io.fs import Fs
+from sediment.segment_io.mounts import network_filesystem
 from sediment.segment_io.partition.listing import LogListing
 
 _LOGGER = logging.getLogger(__name__)
@@ -67,7 +69,7 @@ class CleanedInPlace(DirectoriesInPlace[PartitionReport]):
         self.before = kept_in(own.keep_before, log_dirs, shares=False)
         self._marks: dict[Path, Mapping[TopicPartition, Uncleanable]] = {}
         self.locked: Sequence[Path] = log_dirs
-        self._threads = CommitThreads(run.stop)
+        self._threads = CommitThreads(run.stop, in_lockstep=not any(map(network_filesystem, log_dirs)))
         self.removals = self._threads.removals
         self._checkpoints = CleanerCheckpoints(run.fs, lambda log_dir: self._locks[log_dir].check())
 
@@ -193,18 +195,19 @@ class CleanedInPlace(DirectoriesInPlace[PartitionReport]):
     def commit_all(self, results: Sequence[Cleaned]) -> list[PartitionReport]:
         pairs = [(each.item, each.result or failure(*self.run.why_lost(each.error, "clean"))) for each in results]
         is_one_swap = sum(result.swap is not None for _, result in pairs) < 2
-        committed = list(map(self._committed, pairs)) if is_one_swap else self._threads.map(self._committed, pairs)
+        steps = list(map(self._committed, pairs))
+        committed = list(map(perform, steps)) if is_one_swap else self._threads.perform_all(steps)
         reports = [self._explained(report) for report, _ in committed]
         if not self.run.dry_run:
             self._record(pairs, reports, [offset for _, offset in committed])
         return reports
 
-    def _committed(self, pair: tuple[CleaningTask, CleaningResult]) -> tuple[PartitionReport, int | None]:
+    def _committed(self, pair: tuple[CleaningTask, CleaningResult]) -> Steps[tuple[PartitionReport, int | None]]:
         task, result = pair
         if result.swap is not None and not self.run.dry_run:
             done: list[CleanedGroup] = []
             try:
-                is_whole = not self.run.stop.is_set() and self.replace_segments(result.swap, done)
+                is_whole = not self.run.stop.is_set() and (yield from self.replace_segments(result.swap, done))
             except TASK_ERRORS as error:
                 return partly_committed(task, result, result.swap, done, *describe(error)), None
             if not is_whole:

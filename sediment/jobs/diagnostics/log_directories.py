@@ -29,7 +29,7 @@ from sediment.segment_io.errors import CorruptCheckpointError, SedimentError, Se
 from sediment.segment_io.format.layout import INT64_MAX
 from sediment.segment_io.format.names import LOCK_FILE, PARTITION_METADATA_FILE, TopicPartition
 from sediment.segment_io.fs import Fs
-from sediment.segment_io.mounts import filesystem_type, is_network_filesystem
+from sediment.segment_io.mounts import filesystem_type, network_filesystem
 from sediment.segment_io.partition.hanging_transactions import hanging_warning
 from sediment.segment_io.partition.listing import list_log
 from sediment.segment_io.partition.producer_snapshots import load_producer_state
@@ -102,12 +102,12 @@ def _hides_a_file(folder: Path) -> bool:
 
 
 def _filesystem(log_dir: Path) -> Check:
-    kind = filesystem_type(log_dir)
-    if kind is not None and is_network_filesystem(kind):
+    kind = network_filesystem(log_dir)
+    if kind is not None:
         text = f"it is on a network filesystem ({kind}), so another host may use it at the same time"
         advice = "make sure that no other host uses it, then give --allow-network-fs"
         return warned("filesystem", text, advice, log_dir=str(log_dir))
-    return passed("filesystem", kind or "unknown", log_dir=str(log_dir))
+    return passed("filesystem", filesystem_type(log_dir) or "unknown", log_dir=str(log_dir))
 
 
 def _lock(log_dir: Path) -> Check:

@@ -13,9 +13,10 @@ from pathlib import Path
 from sediment.compaction.prepared_swap import CleanedGroup, PreparedSwap
 from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
 from sediment.engine.directory.lock import DirectoryLock, place_run_token, remove_run_token
+from sediment.engine.directory.lockstep import Steps, perform
 from sediment.engine.directory.originals.kept_in import KeptIn
 from sediment.engine.directory.removals import Removals
-from sediment.engine.directory.swap import commit, discard_parts
+from sediment.engine.directory.swap import commit_steps, discard_parts
 from sediment.engine.directory.uncleanable import Uncleanable, update_uncleanable
 from sediment.jobs.rewriting.destination import SegmentDestination, check_stopped_cleanly
 from sediment.jobs.rewriting.kept_originals import KeptOriginals, begin_originals
@@ -113,26 +114,30 @@ class DirectoriesInPlace(SegmentDestination[Report]):
         return list_log(listing.partition, listing.path, self.run.fs)
 
     def commit(self, planned: PlannedPartition, swap: PreparedSwap) -> bool:
-        return self.replace_segments(swap, planned.replaced, lowered=planned.lowered_checkpoint())
+        return perform(self.replace_segments(swap, planned.replaced, lowered=planned.lowered_checkpoint()))
 
-    def replace_segments(self, swap: PreparedSwap, done: list[CleanedGroup], *, lowered: int | None = None) -> bool:
+    def replace_segments(
+        self, swap: PreparedSwap, done: list[CleanedGroup], *, lowered: int | None = None
+    ) -> Steps[bool]:
         """Link the originals, lower the cleaner checkpoint if asked, and swap the groups; return False after a stop.
 
         Each replaced group is added to `done`, even if the commit of a later group fails.
         """
-        self.keep(swap)
+        yield partial(self.keep, swap)
         log_dir, fs = Path(swap.directory).parent, self.run.fs
         lock = self._locks[log_dir]
         if lowered is not None:
             lock.check()
             update_cleaner_checkpoint(fs, log_dir, {swap.partition: lowered})
-        return commit(
-            swap,
-            fs,
-            before_group=lock.check,
-            should_stop=self.run.stop.is_set,
-            after_group=done.append,
-            removals=self.removals,
+        return (
+            yield from commit_steps(
+                swap,
+                fs,
+                before_group=lock.check,
+                should_stop=self.run.stop.is_set,
+                after_group=done.append,
+                removals=self.removals,
+            )
         )
 
     def keep(self, swap: PreparedSwap) -> None:

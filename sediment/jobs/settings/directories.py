@@ -24,7 +24,7 @@ from sediment.segment_io.format.names import (
     parse_segment_file,
 )
 from sediment.segment_io.fs import Fs, without_links
-from sediment.segment_io.mounts import MOUNT_TABLE, filesystem_type, is_network_filesystem
+from sediment.segment_io.mounts import MOUNT_TABLE, network_filesystem
 from sediment.segment_io.partition.checkpoint_files import (
     LOG_DIRECTORY_FILES,
     LogDirCheckpoints,
@@ -210,8 +210,8 @@ def readable_meta(path: Path, fs: Fs) -> tuple[MetaProperties | None, CorruptChe
 
 
 def check_filesystem(path: Path, *, allow_network: bool) -> None:
-    kind = filesystem_type(path, MOUNT_TABLE)
-    if kind is not None and is_network_filesystem(kind) and not allow_network:
+    kind = network_filesystem(path, MOUNT_TABLE)
+    if kind is not None and not allow_network:
         raise UsageError(
             f"the log directory is on a network filesystem ({kind}), so another host may use it at the same time",
             path=str(path),

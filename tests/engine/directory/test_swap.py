@@ -9,9 +9,10 @@ import pytest
 
 from sediment.compaction.prepared_swap import CleanedGroup, CleanStats, PartSegment, PreparedSwap
 from sediment.engine.directory.loading.interrupted_swaps import finish_interrupted
+from sediment.engine.directory.lockstep import perform
 from sediment.engine.directory.originals.backup_links import link_replaced_files
 from sediment.engine.directory.repair import Repair
-from sediment.engine.directory.swap import commit, discard_parts
+from sediment.engine.directory.swap import commit, commit_steps, discard_parts
 from sediment.segment_io.errors import (
     CommitStateUnknownError,
     CorruptDataError,
@@ -442,7 +443,7 @@ def test_the_next_offset_of_a_legacy_wrapper_is_after_the_offset_it_carries(dire
 # --------------------------------------------------------------------------------------------------------------- commit
 def test_a_commit_replaces_groups_and_leaves_skipped_segments_alone(scenario: tuple[Path, Scenario]):
     directory, given = scenario
-    assert commit(prepare(directory, given.groups, Fs()), Fs()) is True
+    assert perform(commit_steps(prepare(directory, given.groups, Fs()), Fs())) is True
     assert {n: content for n, (content, _) in read_image(directory).items()} == given.cleaned_files()
 
 
@@ -512,7 +513,7 @@ def test_old_files_are_kept_as_links_that_are_durable_before_the_first_rename(
     swap = prepare(directory, given.groups, Fs())
     kept = link_replaced_files(swap, tmp_path / "kept", Fs())
     assert link_replaced_files(swap, tmp_path / "kept", Fs()) == kept, "once more changes nothing"
-    assert commit(swap, Fs())
+    commit(swap, Fs())
     found = {path.name: path.read_bytes() for path in kept}
     old = {n: content for group in given.groups for n, content in group.old.items()}
     assert {name: found[name] for name in old} == old
@@ -530,7 +531,7 @@ def test_a_stop_ends_a_commit_between_two_groups(scenario: tuple[Path, Scenario]
     done: list[CleanedGroup] = []
     swap = prepare(directory, given.groups, Fs())
     should_stop = lambda: asked.append(0) or len(asked) > 2  # noqa: E731
-    assert commit(swap, Fs(), should_stop=should_stop, after_group=done.append) is False
+    assert perform(commit_steps(swap, Fs(), should_stop=should_stop, after_group=done.append)) is False
     assert committed_groups(directory, given) == 2
     assert done == with_parts(swap)[:2]
     discard_parts(directory, "run", Fs())
@@ -548,7 +549,7 @@ def test_a_lost_lock_ends_a_commit_between_two_groups(scenario: tuple[Path, Scen
 
     swap = prepare(directory, given.groups, Fs())
     with pytest.raises(LockLostError):
-        commit(swap, Fs(), before_group=check, after_group=done.append)
+        perform(commit_steps(swap, Fs(), before_group=check, after_group=done.append))
     assert committed_groups(directory, given) == 1
     assert done == with_parts(swap)[:1]
 
@@ -564,14 +565,14 @@ def test_a_group_is_reported_only_after_its_last_rename_is_durable(scenario: tup
             super().sync_directory(path)
 
     with pytest.raises(CommitStateUnknownError):
-        commit(prepare(directory, given.groups, Fs()), LastSyncFails(), after_group=done.append)
+        perform(commit_steps(prepare(directory, given.groups, Fs()), LastSyncFails(), after_group=done.append))
     assert done == []
 
 
 def test_a_swap_without_parts_touches_nothing(scenario: tuple[Path, Scenario]):
     directory, _ = scenario
     before = read_image(directory)
-    assert commit(prepare(directory, [], Fs()), Fs()) is True
+    assert perform(commit_steps(prepare(directory, [], Fs()), Fs())) is True
     assert read_image(directory) == before
 
 
