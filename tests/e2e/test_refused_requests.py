@@ -42,8 +42,11 @@ def librdkafka(bootstrap: str, **options: str) -> str:
         reports.append(error.args[0])
     deadline = time.monotonic() + SECONDS
     while not reports and time.monotonic() < deadline:
-        with suppress(SystemError):  # after a fatal error, a callback raises this
-            producer.flush(1)
+        try:
+            with suppress(SystemError):  # after a fatal error, a callback raises this
+                producer.flush(1)
+        except confluent.KafkaException as error:  # or `flush` raises the error before a callback gets it
+            reports.append(error.args[0])
     time.sleep(2)  # in which the client may ask again
     return reports[0].name() if reports else "no error"
 
