@@ -99,8 +99,10 @@ def make_future_folder(log_dir: Path, partition: TopicPartition, topic_id: str |
 
 
 def remove_folder(folder: Path, fs: Fs) -> None:
-    for entry in fs.scan(folder):
-        fs.unlink(folder / entry.name, missing_ok=True)
+    # Logs first, as a broker removes them: a log whose index is gone looks damaged to the next start.
+    names = sorted((entry.name for entry in fs.scan(folder)), key=lambda name: not name.endswith(SegmentFileKind.LOG))
+    for name in names:
+        fs.unlink(folder / name, missing_ok=True)
     fs.remove_directory(folder)
 
 

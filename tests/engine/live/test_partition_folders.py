@@ -12,7 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from sediment.engine.live.partition_folders import is_unfinished, make_future_folder, make_partition_folders
+from sediment.engine.live.partition_folders import (
+    is_unfinished,
+    make_future_folder,
+    make_partition_folders,
+    remove_folder,
+)
 from sediment.segment_io.buffers import Buffer
 from sediment.segment_io.errors import OpenFilesLimitError, StorageError, UsageError
 from sediment.segment_io.format.checkpoints import format_uuid
@@ -123,6 +128,19 @@ def test_logs_are_deleted_together_and_removed_later(logs: Path) -> None:
         for _ in range(2):
             advance(manager, manager.config.log_segment_delete_delay_ms + 60_000)
         assert folders(logs) == ["t-2"]
+
+
+def test_a_killed_removal_never_leaves_a_log_without_its_indexes(tmp_path: Path) -> None:
+    """A broker would report such a log as damaged, and rebuild the indexes before it deletes them."""
+    folder = tmp_path / "t-0.0123456789abcdef0123456789abcdef-delete"
+    folder.mkdir()
+    for name in ("partition.metadata", *(f"{base:020d}{kind}" for base in (0, 7) for kind in (".index", ".log"))):
+        (folder / name).touch()
+    fs = FaultyFs()
+    remove_folder(folder, fs)
+    assert fs.log[:2] == [f"unlink {0:020d}.log", f"unlink {7:020d}.log"]
+    assert len(fs.log) == 5
+    assert not folder.exists()
 
 
 def test_without_deletes_a_log_that_was_renamed_before_the_start_stays(logs: Path) -> None:
